@@ -146,7 +146,8 @@ impl Backbone {
         payload
     }
 
-    /// How many jobs this node has published again without their payload.
+    /// How many jobs this node has published again without their payload, as the server takes no message of that size
+    /// any more.
     pub fn payloads_left_out(&self) -> u64 {
         self.0.payloads_left_out.load(Ordering::Relaxed)
     }

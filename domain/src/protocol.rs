@@ -154,8 +154,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         // It was cancelled while another message carried it, which comes or has come.
         State::Cancelled { left: None, .. } if run.held_by.is_some() && !is_holder => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
-        // A job of its key ended it before its message came, which that of its last wait publishes: no node may have
-        // done so before.
+        // A job of its key ended it while its message was still to come: none had carried it, or it waited outside of
+        // its lane. The message of its last wait publishes that: no node may have done so before.
         State::Duplicate { left, .. } if !is_holder && speaks_for_it && (run.held_by.is_none() || left.is_some()) => {
             Verdict::PublishEnd
         }

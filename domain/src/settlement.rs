@@ -247,8 +247,11 @@ mod tests {
 
     const NOW: i64 = 1_000_000;
 
-    /// What a test changes: the run and when it must have ended.
-    type Judged = (Run, Option<Timestamp>);
+    /// What a test changes.
+    struct Judged {
+        run: Run,
+        deadline: Option<Timestamp>,
+    }
 
     fn deferred(reason: DeferReason, since: i64, count: u32) -> Option<Deferral> {
         let since = Timestamp::from_millis(since);
@@ -258,10 +261,10 @@ mod tests {
     fn judge(outcome: Outcome, attempt: u32, change: impl FnOnce(&mut Judged)) -> String {
         let backoff = Backoff::Delays(vec![Duration::from_secs(2)]);
         let policy = TypePolicy { max_snoozes: 3, ..TypePolicy::default() };
-        let mut judged = (Run { attempt, ..run() }, None);
+        let mut judged = Judged { run: Run { attempt, ..run() }, deadline: None };
         change(&mut judged);
-        let terms =
-            Terms { run: &judged.0, policy: &policy, backoff: &backoff, deadline: judged.1, never_served: None };
+        let Judged { run, deadline } = &judged;
+        let terms = Terms { run, policy: &policy, backoff: &backoff, deadline: *deadline, never_served: None };
         match settle(outcome, terms, Timestamp::from_millis(NOW), 0.5) {
             Settlement::Retry { at, failure } => format!("retry +{} {:?}", at.millis() - NOW, failure.kind),
             Settlement::Dead(failure) => format!("dead {:?}", failure.kind),
@@ -284,9 +287,9 @@ mod tests {
             failure: Failure::new(ErrorKind::Retryable, "x"),
             retry_after: Some(Duration::from_secs(30)),
         };
-        let soon = |judged: &mut Judged| judged.1 = Some(Timestamp::from_millis(NOW + 1_999));
+        let soon = |judged: &mut Judged| judged.deadline = Some(Timestamp::from_millis(NOW + 1_999));
         let waited = |millis| {
-            move |judged: &mut Judged| judged.0.deferral = deferred(DeferReason::NoHandlerOnline, NOW - millis, 9)
+            move |judged: &mut Judged| judged.run.deferral = deferred(DeferReason::NoHandlerOnline, NOW - millis, 9)
         };
         assert_eq!(judge(Outcome::Completed(RunResult::None), 1, |_| ()), "complete");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, |_| ()), "retry +2000 Retryable");
@@ -296,12 +299,13 @@ mod tests {
         assert_eq!(judge(failed(ErrorKind::Permanent), 1, |_| ()), "dead Permanent");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, soon), "dead Timeout");
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 3, |_| ()), "defer +5000 Snoozed Some(Snoozed)");
-        let snoozed = |times| move |judged: &mut Judged| judged.0.deferral = deferred(DeferReason::Snoozed, NOW, times);
+        let snoozed =
+            |times| move |judged: &mut Judged| judged.run.deferral = deferred(DeferReason::Snoozed, NOW, times);
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(2)), "defer +5000 Snoozed Some(Snoozed)");
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(3)), "retry +2000 Retryable");
         let busy = |times| {
             move |judged: &mut Judged| {
-                (judged.0.deferral, judged.0.attempt) = (deferred(DeferReason::Busy, NOW, times), 3);
+                (judged.run.deferral, judged.run.attempt) = (deferred(DeferReason::Busy, NOW, times), 3);
             }
         };
         let pauses = [(0, 1), (1, 2), (4, 16), (5, 30), (1_000_000, 30)];
@@ -317,7 +321,7 @@ mod tests {
             "dead Timeout",
             "it could not start again"
         );
-        let at_once = |judged: &mut Judged| judged.1 = Some(Timestamp::from_millis(NOW + 100));
+        let at_once = |judged: &mut Judged| judged.deadline = Some(Timestamp::from_millis(NOW + 100));
         assert_eq!(judge(Outcome::Busy { started: true }, 1, at_once), "dead Timeout");
         let over_limit = Outcome::OverLimit(DeferReason::RateLimited);
         for outcome in [Outcome::NoHandler, Outcome::Busy { started: false }, over_limit, Outcome::Paused] {

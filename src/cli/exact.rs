@@ -16,13 +16,14 @@ const MARK: char = '\u{f8ff}';
 /// Fields with JSON from handlers.
 const THEIRS: [&str; 2] = ["progress", "result"];
 
-/// Reads an event; JSON from handlers stays as it was written, the rest may not be nested too deep to be an event.
+/// Reads an event; JSON from handlers stays as it was written. The rest must not be nested too deep to be an event.
 pub(crate) fn read(text: &str) -> Result<Value, serde_json::Error> {
     if let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
         let read = |(name, value): (String, &RawValue)| {
-            let value = match THEIRS.contains(&name.as_str()) {
-                true => Value::String(format!("{MARK}{}", value.get())),
-                false => read(value.get())?,
+            let value = if THEIRS.contains(&name.as_str()) {
+                Value::String(format!("{MARK}{}", value.get()))
+            } else {
+                read(value.get())?
             };
             Ok((name, value))
         };

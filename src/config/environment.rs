@@ -25,7 +25,7 @@ pub(crate) fn merge(tree: &mut Tree, table: &Table, variables: impl Iterator<Ite
         };
         let origin = Origin::Environment(variable.clone());
         match resolve(&parts, table, tree) {
-            Some((path, setting)) => {
+            Some(NamedSetting { path, setting }) => {
                 let node = node(&value(setting, &text), &origin);
                 put(tree, &path, node, &origin);
             }
@@ -45,18 +45,27 @@ pub(crate) fn variable(path: &[&str]) -> String {
     format!("{PREFIX}{}", parts.collect::<Vec<_>>().join("__"))
 }
 
-/// A path, and the setting there; `None`: a whole table.
-type Resolved = (Vec<String>, Option<&'static dyn Setting>);
+struct NamedSetting {
+    path: Vec<String>,
+    /// `None`: a whole table.
+    setting: Option<&'static dyn Setting>,
+}
 
-fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Resolved> {
-    let below = |part: String| move |(path, setting): Resolved| ([vec![part], path].concat(), setting);
+impl NamedSetting {
+    fn below(mut self, part: String) -> Self {
+        self.path.insert(0, part);
+        self
+    }
+}
+
+fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<NamedSetting> {
     let (first, rest) = parts.split_first()?;
     let field = table.field(&first.to_lowercase())?;
     let target = match field {
-        Field::Setting(setting) => rest.is_empty().then(|| (vec![], Some(*setting))),
+        Field::Setting(setting) => rest.is_empty().then(|| NamedSetting { path: vec![], setting: Some(*setting) }),
         // A section is not a setting; a table within one, such as `backoff`, may be written whole.
         Field::Table { or: setting, table, .. } if rest.is_empty() => {
-            (setting.is_some() || table.optional).then(|| (vec![], *setting))
+            (setting.is_some() || table.optional).then(|| NamedSetting { path: vec![], setting: *setting })
         }
         Field::Table { name, table, .. } => resolve(rest, table, inside(tree, name)),
         Field::Named(named) => {
@@ -64,11 +73,11 @@ fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Resolved> {
             // The longest key that fits wins, so the shortest name.
             (1..rest.len()).find_map(|at| {
                 let name = name(&rest[..at], tree);
-                resolve(&rest[at..], named.table, inside(tree, &name)).map(below(name))
+                resolve(&rest[at..], named.table, inside(tree, &name)).map(|target| target.below(name))
             })
         }
     };
-    target.map(below(field.name().to_owned()))
+    target.map(|target| target.below(field.name().to_owned()))
 }
 
 /// The user's own name that the variable means.

@@ -18,7 +18,7 @@ pub(crate) struct Source {
 pub(crate) enum Origin {
     /// In the file, at these bytes.
     File(Arc<Source>, Range<usize>),
-    /// In this variable.
+    /// In this environment variable.
     Environment(String),
     /// By an operator, for the cluster that runs.
     RunTime,
@@ -29,8 +29,7 @@ impl Origin {
     pub(crate) fn brief(&self) -> String {
         match self {
             Self::File(source, span) => {
-                let (line, ..) = position(&source.text, span.start);
-                format!("{}:{line}", source.path.display())
+                format!("{}:{}", source.path.display(), TextPosition::of(&source.text, span.start).line)
             }
             Self::Environment(variable) => variable.clone(),
             Self::RunTime => "run time".to_owned(),
@@ -59,13 +58,23 @@ impl Problem {
     }
 }
 
-/// Line and column of a byte, both from 1, the column in characters; and the text of that line.
-fn position(text: &str, at: usize) -> (usize, usize, &str) {
-    let before = text.get(..at).unwrap_or(text);
-    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let line = before.matches('\n').count() + 1;
-    let column = before[start..].chars().count() + 1;
-    (line, column, text[start..].lines().next().unwrap_or_default())
+struct TextPosition<'a> {
+    /// From 1.
+    line: usize,
+    /// From 1, in characters.
+    column: usize,
+    /// That of the line.
+    text: &'a str,
+}
+
+impl<'a> TextPosition<'a> {
+    fn of(text: &'a str, at: usize) -> Self {
+        let before = text.get(..at).unwrap_or(text);
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before[start..].chars().count() + 1;
+        Self { line, column, text: text[start..].lines().next().unwrap_or_default() }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -73,7 +82,7 @@ impl fmt::Display for Problem {
         let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
         match &self.origin {
             Some(Origin::File(source, span)) => {
-                let (line, column, text) = position(&source.text, span.start);
+                let TextPosition { line, column, text } = TextPosition::of(&source.text, span.start);
                 writeln!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
                 let margin = line.to_string();
                 // The marker never runs beyond the line's end, however long the value is.

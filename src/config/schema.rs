@@ -81,6 +81,7 @@ fn plain(value: &Value) -> String {
 
 /// A setting of any kind.
 pub(crate) trait Setting: Sync {
+    /// The key, last part.
     fn name(&self) -> &'static str;
     fn doc(&self) -> &'static str;
     /// The kind of value, as a noun: "a duration".
@@ -90,6 +91,7 @@ pub(crate) trait Setting: Sync {
     /// The value that applies if none is written; `None` if there is none.
     fn default_value(&self) -> Option<Value>;
     fn example(&self) -> String;
+    /// Whether it stands in place of all other settings of its table.
     fn alone(&self) -> bool;
     fn environment_value(&self, text: &str) -> Value;
     /// The written value without what is secret in it.

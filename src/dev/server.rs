@@ -82,7 +82,8 @@ pub(crate) async fn supervise(server: Option<&PrivateServer>) -> anyhow::Error {
     let mut restarts = Restarts::new(MAX_DEATHS, WITHIN);
     loop {
         let status = server.ended().await;
-        if !restarts.after_death(Instant::now()) {
+        let starts_again = restarts.after_death(Instant::now());
+        if !starts_again {
             let log = server.dir().join("nats-server.log");
             return anyhow::anyhow!("the private NATS server keeps dying ({status}); its log: {}", log.display());
         }

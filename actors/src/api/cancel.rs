@@ -36,7 +36,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
             let count = Pass { only_counts: true, spares_running: false };
             let outcome = match dry_run {
-                true => cancel_those(api, &filter, limit, [count; 2]).await?,
+                true => cancel_those(api, &filter, limit, count, count).await?,
                 false => all(api, &filter, limit).await?,
             };
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
@@ -48,8 +48,8 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<
 #[derive(Clone, Copy)]
 struct Pass {
     only_counts: bool,
-    /// Leaves a run alone whose attempt runs, or for later: when it stops, its worker takes a waiting job, which should
-    /// be gone by then.
+    /// Running ones are left alone, or for later: when they stop, their workers take waiting jobs, which should be gone
+    /// by then.
     spares_running: bool,
 }
 
@@ -61,8 +61,8 @@ struct Many {
 
 /// Cancels the runs that fit: those that wait first.
 pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &RunFilter, limit: usize) -> Result<Outcome, ApiError> {
-    let pass = |spares_running| Pass { only_counts: false, spares_running };
-    cancel_those(ports, filter, limit, [true, false].map(pass)).await
+    let waiting = Pass { only_counts: false, spares_running: true };
+    cancel_those(ports, filter, limit, waiting, Pass { spares_running: false, ..waiting }).await
 }
 
 /// Cancels the runs that fit and whose attempt does not run.
@@ -72,7 +72,8 @@ pub(crate) async fn cancel_waiting<P: FilterPorts>(
     limit: usize,
     dry: bool,
 ) -> Result<Outcome, ApiError> {
-    cancel_those(ports, filter, limit, [Pass { only_counts: dry, spares_running: true }; 2]).await
+    let pass = Pass { only_counts: dry, spares_running: true };
+    cancel_those(ports, filter, limit, pass, pass).await
 }
 
 /// Cancels the runs that fit, by a first look and others.
@@ -80,7 +81,8 @@ async fn cancel_those<P: FilterPorts>(
     ports: &P,
     filter: &RunFilter,
     limit: usize,
-    [first, others]: [Pass; 2],
+    first: Pass,
+    others: Pass,
 ) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {

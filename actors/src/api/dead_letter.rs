@@ -52,18 +52,25 @@ impl ReplayChange {
     }
 }
 
-/// What the record of a dead letter's run says of it; with that run, and the revision that a write must name. A record
-/// that cannot be read counts as one that has gone, and is overwritten: the dead letter has the run as it died.
-async fn judge<P: DeadLetterPorts>(
-    ports: &P,
-    StoredDeadLetter { run: of, .. }: &StoredDeadLetter,
-) -> Result<(DeadLetterVerdict, Option<Run>, u64), String> {
+/// What the record of a dead letter's run says of it.
+struct Judged {
+    verdict: DeadLetterVerdict,
+    run: Option<Run>,
+    /// The revision that a write must name.
+    expected: u64,
+}
+
+/// A record that cannot be read counts as one that has gone, and is overwritten: the dead letter has the run as it
+/// died.
+async fn judge<P: DeadLetterPorts>(ports: &P, dead_letter: &StoredDeadLetter) -> Result<Judged, String> {
+    let of = &dead_letter.run;
     let (run, expected) = match ports.server().read_record(&of.tenant, &of.run_id).await {
         Ok(Some(Found { run, revision })) => (Some(run), revision),
         Ok(None) => (None, 0),
         Err(error) => (None, error.unreadable_at().ok_or_else(|| error.with_causes())?),
     };
-    Ok((ports.server().on_dead_letter(run.as_ref(), of.round, of.origin), run, expected))
+    let verdict = ports.server().on_dead_letter(run.as_ref(), of.round, of.origin);
+    Ok(Judged { verdict, run, expected })
 }
 
 /// Whether the action would be carried out on this dead letter.
@@ -75,7 +82,7 @@ pub(crate) async fn would<P: DeadLetterPorts>(
     if let Action::Replay(change) = action {
         can_be_replayed(ports.policies(), dead_letter, change)?;
     }
-    match (judge(ports, dead_letter).await?.0, action) {
+    match (judge(ports, dead_letter).await?.verdict, action) {
         (DeadLetterVerdict::OtherRun, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
         (verdict, _) => Ok(!matches!(verdict, DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord)),
     }
@@ -91,7 +98,7 @@ pub(crate) async fn one<P: DeadLetterPorts>(
         can_be_replayed(ports.policies(), &dead_letter, change)?;
     }
     loop {
-        let (verdict, run, expected) = judge(ports, &dead_letter).await?;
+        let Judged { verdict, run, expected } = judge(ports, &dead_letter).await?;
         let (run, mut did) = match (verdict, run) {
             (DeadLetterVerdict::Stands, run) => {
                 let run = run.unwrap_or_else(|| dead_letter.run.clone());

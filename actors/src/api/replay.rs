@@ -113,7 +113,7 @@ async fn attend(
         Chosen::Those(filter) => filter,
     };
     // A run that dies again meanwhile is not taken again.
-    let last = api.backbone.sequences(&Source::DeadLetters).await?.1;
+    let (_, last) = api.backbone.sequences(&Source::DeadLetters).await?;
     let subject = dead_letters::subject(api, &filter);
     let (mut done, mut failed, mut from) = (0, Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {

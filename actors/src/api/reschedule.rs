@@ -93,7 +93,7 @@ async fn attend(
 /// Reschedules the runs that fit and whose schedules were written before this call: what it writes itself comes behind
 /// them, so that each is met once.
 async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
-    let last = api.backbone.sequences(&Source::Schedules).await?.1;
+    let (_, last) = api.backbone.sequences(&Source::Schedules).await?;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
     let (mut done, mut failed) = (0, Vec::new());
     for subject in [schedules, retries] {

@@ -106,25 +106,31 @@ pub(super) fn unknown(tenant: &Tenant, run_id: &RunId) -> ApiError {
 /// run that it is a duplicate of: that one does what was asked for.
 pub(crate) async fn wait(api: &Api, tenant: &Tenant, run_id: &RunId, timeout: Duration) -> Answered<Record> {
     let until = Instant::now() + timeout;
-    let (mut record, mut duplicate_of) = wait_for_end(api, tenant, run_id, until).await?;
+    let mut waited = wait_for_end(api, tenant, run_id, until).await?;
     for _ in 0..FOLLOWED {
-        let Some(of) = duplicate_of else { break };
+        let Some(of) = waited.duplicate_of else { break };
         match wait_for_end(api, tenant, &of, until).await {
-            Ok(other) => (record, duplicate_of) = other,
+            Ok(other) => waited = other,
             Err(error) if error.code == Code::NotFound.number() => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(record)
+    Ok(waited.record)
 }
 
-/// Waits until the run itself has ended; its record then, or when the time was over, and of which it is a duplicate.
+/// A run at its end, or when the time was over.
+pub(crate) struct Waited {
+    record: Encoded<Record>,
+    duplicate_of: Option<RunId>,
+}
+
+/// Waits until the run itself has ended.
 pub(crate) async fn wait_for_end(
     api: &Api,
     tenant: &Tenant,
     run_id: &RunId,
     until: Instant,
-) -> Result<(Encoded<Record>, Option<RunId>), ApiError> {
+) -> Result<Waited, ApiError> {
     let subject = api.backbone.names().events_where(Some(tenant.as_str()), None, None, Some(run_id.as_str()));
     let mut events = api.backbone.listen(subject).await?;
     let mut check_every = CHECK_EVERY;
@@ -134,12 +140,13 @@ pub(crate) async fn wait_for_end(
         let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
         if let Some(end) = published.take().filter(|_| !has_ended) {
             // Its end was published, and no record will say so.
-            return Ok((end, None));
+            return Ok(Waited { record: end, duplicate_of: None });
         }
         let now = Instant::now();
         match found {
             Some(found) if has_ended || now >= until => {
-                return Ok((shown(api, &found).await, found.run.state.duplicate_of().cloned()));
+                let duplicate_of = found.run.state.duplicate_of().cloned();
+                return Ok(Waited { record: shown(api, &found).await, duplicate_of });
             }
             Some(_) => {}
             None => {
@@ -147,7 +154,7 @@ pub(crate) async fn wait_for_end(
                 let missing = missing(api, tenant, run_id).await;
                 let unstored_ends = missing.error == Code::NotKept.as_str();
                 let end = if unstored_ends { waits::end_of(api, tenant, run_id).await } else { None };
-                return end.map(|record| (record, None)).ok_or(missing);
+                return end.map(|record| Waited { record, duplicate_of: None }).ok_or(missing);
             }
         }
         let check_at = (now + check_every).min(until);

@@ -119,7 +119,8 @@ impl Assignment {
         }
     }
 
-    /// Waits until no earlier job is about to claim the same key or id. The others wait for what is returned.
+    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait for what is
+    /// returned.
     pub(crate) async fn come_to_place(&mut self) -> Option<ClaimPlace> {
         let place = self.place.take()?;
         place.comes().await;

@@ -27,7 +27,7 @@ pub(crate) async fn watch(CancelsPart { ports, leases }: CancelsPart) -> LoopEnd
     let questions = ports.backbone.holder_questions(ports.node()).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     ports.backbone.is_listening().await;
-    ports.recently_cancelled.listening.cancel();
+    ports.recently_cancelled.is_listening();
     if let Err(error) = learn(&ports.backbone, &ports.recently_cancelled).await {
         // The high-water marks of each lane wait for this list in any case.
         tracing::debug!("cannot read which runs are cancelled: {}", error.with_causes());
@@ -60,7 +60,7 @@ pub(crate) async fn watch(CancelsPart { ports, leases }: CancelsPart) -> LoopEnd
 /// Reads the durable list of runs that are being cancelled: before that, no job may begin without reading its record.
 pub(crate) async fn learn(backbone: &Backbone, cancelled: &RecentlyCancelled) -> Result<(), Error> {
     // From now on this node receives every new cancellation.
-    cancelled.listening.cancelled().await;
+    cancelled.listens().await;
     for (tenant, run_id) in backbone.noted_cancels().await? {
         cancelled.add(&tenant, &run_id);
     }

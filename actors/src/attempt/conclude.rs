@@ -63,7 +63,8 @@ pub(crate) async fn judge_or_hold<P: Ports>(
     }
 }
 
-/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait.
+/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for
+/// it.
 fn report_to_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outcome) -> bool {
     let Some(pass) = assignment.permits.breaker.take() else { return false };
     let count_permanent = ports.policy(&assignment.job).breaker.is_some_and(|policy| policy.count_permanent);
@@ -170,7 +171,8 @@ fn write_up<P: Ports>(
         ports.unstored_ends().add(&commit.run);
         commit
     } else {
-        // If it completes, what was published live at its start goes into the log: other ends may take it back.
+        // If the run completes, the events published live at its start go into the log as they were. Other ends may
+        // take a start back.
         let at_start = lines.filter(|_| before.is_none() && run.state == RunState::Completed);
         if at_start.is_some() {
             published = published.log_as_live();

@@ -16,7 +16,7 @@ const REMEMBERED: usize = 4_096;
 #[derive(Debug, Default)]
 pub(crate) struct RecentlyCancelled {
     /// Set once this node receives every new cancellation.
-    pub(crate) listening: CancellationToken,
+    listening: CancellationToken,
     any: AtomicBool,
     /// By name, and in the order in which they were added.
     runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
@@ -27,6 +27,16 @@ pub(crate) struct RecentlyCancelled {
 type RunKey = (Tenant, RunId);
 
 impl RecentlyCancelled {
+    /// From now on this node receives every new cancellation.
+    pub(crate) fn is_listening(&self) {
+        self.listening.cancel();
+    }
+
+    /// Waits until then.
+    pub(crate) async fn listens(&self) {
+        self.listening.cancelled().await;
+    }
+
     /// Adds one; the oldest is forgotten if there are too many.
     pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
         let mut runs = self.runs.lock().unpoisoned();

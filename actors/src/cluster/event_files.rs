@@ -105,7 +105,7 @@ impl Copying {
         if self.asked.is_some_and(|asked| asked.elapsed() < SLOWLY) {
             return Ok(());
         }
-        let last = self.part.backbone.sequences(&Source::Events).await.map_err(|error| error.with_causes())?.1;
+        let (_, last) = self.part.backbone.sequences(&Source::Events).await.map_err(|error| error.with_causes())?;
         self.asked = Some(Instant::now());
         if last < self.position {
             tracing::warn!("the event log was made anew: its events are written from the first one");

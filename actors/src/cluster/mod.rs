@@ -2,8 +2,8 @@
 //!
 //! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer).
 //! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online),
-//!   `run_time_settings`, `put_queues`, `counts` (the cluster's jobs, for monitoring), `waiting` (admission by their
-//!   number).
+//!   `run_time_settings`, `put_queues`, `counts` (the cluster's jobs, for monitoring), `waiting` (admission by how
+//!   many wait).
 //! * What it does for others: `offered_handlers` runs its own handlers for nodes that lack them.
 //! * What it watches: `clock_watch` (keeps the cluster's time, and sees how far the machine's clock is off),
 //!   `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted or altered; makes

@@ -79,14 +79,23 @@ fn change_each(rooms: &mut HashMap<RoomScope, Room>, scopes: &[RoomScope], chang
     }
 }
 
-/// The jobs that a node says have begun: of queues, and of tenants.
-type Begun<'a> = (&'a BTreeMap<String, QueueLoad>, &'a BTreeMap<Tenant, usize>);
+/// The jobs that a node says have begun.
+struct Begun<'a> {
+    of_queues: &'a BTreeMap<String, QueueLoad>,
+    of_tenants: &'a BTreeMap<Tenant, usize>,
+}
+
+impl<'a> Begun<'a> {
+    fn of(node: &'a Presence) -> Self {
+        Self { of_queues: &node.queues, of_tenants: &node.running_of }
+    }
+}
 
 /// How many jobs wait in each scope: those that are stored and have not begun on any node.
 fn waiting(stored: impl Iterator<Item = (Queue, StoredJobs)>, begun: &[Begun<'_>]) -> HashMap<RoomScope, u64> {
     let (mut counts, mut of_tenants) = (HashMap::new(), BTreeMap::<Tenant, u64>::new());
     for (queue, stored) in stored {
-        let loads = begun.iter().filter_map(|(of_queues, _)| of_queues.get(queue.as_str()));
+        let loads = begun.iter().filter_map(|node| node.of_queues.get(queue.as_str()));
         let running: usize = loads.flat_map(|load| load.by_priority).sum();
         counts.insert(RoomScope::Queue(queue), stored.jobs.saturating_sub(running as u64));
         for (tenant, jobs) in stored.by_tenant {
@@ -94,7 +103,7 @@ fn waiting(stored: impl Iterator<Item = (Queue, StoredJobs)>, begun: &[Begun<'_>
         }
     }
     for (tenant, jobs) in of_tenants {
-        let running: usize = begun.iter().filter_map(|(_, of_tenants)| of_tenants.get(&tenant)).sum();
+        let running: usize = begun.iter().filter_map(|node| node.of_tenants.get(&tenant)).sum();
         counts.insert(RoomScope::Tenant(tenant), jobs.saturating_sub(running as u64));
     }
     counts
@@ -186,9 +195,8 @@ impl WaitingJobs {
         let stored = try_join_all(queues.iter().map(|queue| self.stored_in(queue, by_tenant))).await?;
         let others: Vec<Presence> = nodes.into_iter().filter(|node| node.node != self.node).collect();
         // What this node says of itself is newer than what it last published.
-        let own = (&self.queues.loads(), &self.running_of());
-        let begun = others.iter().map(|node| (&node.queues, &node.running_of)).chain([own]);
-        let begun: Vec<Begun<'_>> = begun.collect();
+        let own = Begun { of_queues: &self.queues.loads(), of_tenants: &self.running_of() };
+        let begun: Vec<Begun<'_>> = others.iter().map(Begun::of).chain([own]).collect();
         Ok((waiting(queues.into_iter().zip(stored), &begun), begun.len() as u64))
     }
 

@@ -59,7 +59,8 @@ impl Actor for Worker {
         let mut permit = Some(permit);
         for done in 1.. {
             state.queue.while_running(&mut permit, state.attend(assignment)).await;
-            if state.place.came_back(&state.health) {
+            let is_replaced = state.place.came_back(&state.health);
+            if is_replaced {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }

@@ -194,7 +194,8 @@ impl Deaths {
 
     /// Counts a death; an error if the children keep dying.
     pub(crate) fn count(&mut self, reason: &str) -> GoesOn {
-        if self.0.after_death(Instant::now()) {
+        let starts_again = self.0.after_death(Instant::now());
+        if starts_again {
             return Ok(());
         }
         Err(format!("more than {MAX_DEATHS} deaths within {} s, the last: {reason}", WITHIN.as_secs()).into())

@@ -48,7 +48,8 @@ impl Backbone {
     /// whichever server leads the bucket then.
     ///
     /// A mark is stored, for which a majority is needed, and the subject read together with it: whichever replica
-    /// answers, the mark, or a later one, shows that it has all that was stored before.
+    /// answers, the mark, or a later one, shows that it has all that was stored before. An error: the bucket has no
+    /// leader, or no replica that has all was reached.
     pub(crate) async fn latest_for_certain(&self, bucket: &str, subject: &str) -> Result<Option<Stored>, Error> {
         let (stream, mark) = (self.names().bucket_stream(bucket), self.names().key(bucket, MARK));
         // As a key that is deleted, for readers of the bucket.
@@ -65,9 +66,8 @@ impl Backbone {
         Err(Error::Read { subject: subject.to_owned(), source: LAGGING.into() })
     }
 
-    /// The dead letter of a run as `find_dead_letter` finds it, but that there is none is certain:
-    /// whichever server leads the stream, none had been stored when this was called, and none is still to be written
-    /// for this record.
+    /// The dead letter of a run as `find_dead_letter` finds it, but that there is none is certain: whichever server
+    /// leads the stream, none had been stored when this was called, and none is still to be written for this record.
     ///
     /// A record says that its run is dead before the dead letter is written, and the message that carries the run is
     /// acknowledged after that. So while that message is there, the dead letter may still come.

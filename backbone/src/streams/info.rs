@@ -125,7 +125,7 @@ pub(crate) async fn stream(link: &Link, name: &str) -> Result<Option<Stream>, Un
 }
 
 impl Backbone {
-    /// A stream's settings and state, as its leader has them.
+    /// A stream's settings and state, as its leader has them; an error if there is no such stream.
     pub(crate) async fn stream_info(&self, name: &str) -> Result<Info, Error> {
         let failed = |error| Error::Read { subject: name.to_owned(), source: Box::new(error) };
         Ok(self.jetstream().get_stream(name).await.map_err(failed)?.cached_info().clone())

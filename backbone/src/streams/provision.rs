@@ -51,7 +51,7 @@ const PASSING: [ErrorCode; 11] = [
 ];
 
 /// Creates or updates everything: the common streams, and the lanes of each queue. Says whether the cluster had done
-/// work before. It gives up after a minute.
+/// work before. What may pass by itself is tried again for a minute.
 pub(crate) async fn everything<'a>(
     js: &Context,
     ground: Ground<'_>,
@@ -238,6 +238,7 @@ async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Resu
     Err(failed("bring into shape", seen))
 }
 
+/// Whether an error may pass by itself soon.
 fn passes(error: &Error) -> bool {
     if matches!(error, Error::Read { .. } | Error::Publish { .. }) {
         return true;

@@ -138,7 +138,8 @@ pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> C
 /// All streams and buckets that are stored in files, but the lanes.
 pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
     let bucket = |name, max_bytes| bucket(names, storage, name, max_bytes);
-    // The server republishes each version of what stands under these keys, so that every node learns of it at once.
+    // The server republishes each version of what stands under these keys, so that every node knows of a breaker at
+    // once, and a node that waits for a slot that one is free.
     let republished = |name, max_bytes, keys, destination| {
         let source = names.key(name, keys);
         Config { republish: Some(Republish { source, destination, headers_only: false }), ..bucket(name, max_bytes) }

@@ -9,7 +9,7 @@ use crate::{JobType, Tenant};
 pub struct ConcurrencyId {
     /// The type of the attempts.
     pub job_type: JobType,
-    /// The tenant and the hash of the key, if it is that of a key.
+    /// It counts those of this tenant with the key of this hash; `None`: all of the type, of every tenant.
     pub key: Option<(Tenant, SmolStr)>,
 }
 

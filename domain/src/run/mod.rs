@@ -374,7 +374,8 @@ impl Run {
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {
-        // A record of a thousand long failures stays well below the size limit of a message.
+        // A record of a thousand long failures stays well below the size limit of a message: only the last few error
+        // messages stay whole.
         let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
         for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {
             error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));

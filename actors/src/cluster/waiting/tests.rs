@@ -30,7 +30,7 @@ impl Node {
     }
 
     fn begun(&self) -> Begun<'_> {
-        (&self.queues, &self.tenants)
+        Begun { of_queues: &self.queues, of_tenants: &self.tenants }
     }
 }
 

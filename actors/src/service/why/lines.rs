@@ -282,7 +282,7 @@ impl Facts {
         summary.extend(
             in_all.map(|in_all| format!("From being enqueued to its end it took {in_all}, of which it ran {ran}.")),
         );
-        // Whatever came after that.
+        // When it was last put off, whatever came after that.
         let last_deferral = self.events.iter().rev().find(|event| text(event, "event") == "deferred");
         if record.attempt.unwrap_or(0) == 0
             && let Some((at, reason)) = last_deferral.and_then(put_off)
