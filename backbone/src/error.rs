@@ -2,10 +2,14 @@
 
 use std::error::Error as StdError;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 
-use crate::messages::refusal::STREAM_FULL;
-use crate::unreadable;
+/// JetStream's error codes for a stream that is full.
+pub(crate) const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
+/// Bytes of a value that are shown.
+const SHOWN: usize = 512;
 
 /// A boxed cause.
 pub type Cause = Box<dyn StdError + Send + Sync>;
@@ -77,7 +81,7 @@ impl Error {
 
     /// What is stored instead of what nodes write, as a person may look at it.
     pub fn stored_instead(&self) -> Option<String> {
-        if let Self::Unreadable { value, .. } = self { Some(unreadable::shown(value)) } else { None }
+        if let Self::Unreadable { value, .. } = self { Some(shown(value)) } else { None }
     }
 
     /// The error with its causes, on one line. Some errors of the client library have their cause's text as their own.
@@ -96,6 +100,18 @@ impl Error {
     }
 }
 
+/// A value as a person may look at it: its text, or its bytes in base64; the beginning, if it is long.
+fn shown(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if text.len() > SHOWN => format!("{}…", &text[..text.floor_char_boundary(SHOWN)]),
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let kept = &value[..value.len().min(SHOWN)];
+            format!("base64 {}", BASE64_STANDARD.encode(kept))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +127,12 @@ mod tests {
         assert_eq!(error.with_causes(), "cannot publish to a.b: request timed out: deadline has elapsed");
         let error = Error::Publish { subject: "a.b".to_owned(), source: "no".into() };
         assert_eq!(error.with_causes(), "cannot publish to a.b: no");
+    }
+
+    #[test]
+    fn a_value_is_shown_as_text_if_it_is_text() {
+        assert_eq!(shown(br#"{"seq":7}"#), r#"{"seq":7}"#);
+        assert_eq!(shown(b"\xff\x00"), "base64 /wA=");
+        assert!(shown("ä".repeat(SHOWN).as_bytes()).len() <= SHOWN + "…".len());
     }
 }

@@ -9,7 +9,6 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
@@ -28,8 +27,6 @@ const KEPT: Duration = Duration::from_secs(180);
 const MOST: usize = 256;
 /// Values that `health` names one by one.
 const NAMED: usize = 8;
-/// Bytes of a value that are shown.
-const SHOWN: usize = 512;
 
 /// What nodes keep of limits counts for so long after it was last written, and so does what somebody wrote over it.
 const COUNTS_FOR: Duration = Duration::from_secs(86_400);
@@ -126,18 +123,6 @@ impl Unreadable {
     }
 }
 
-/// A value as a person may look at it: its text, or its bytes in base64; the beginning, if it is long.
-pub(crate) fn shown(value: &[u8]) -> String {
-    match std::str::from_utf8(value) {
-        Ok(text) if text.len() > SHOWN => format!("{}…", &text[..text.floor_char_boundary(SHOWN)]),
-        Ok(text) => text.to_owned(),
-        Err(_) => {
-            let kept = &value[..value.len().min(SHOWN)];
-            format!("base64 {}", base64::engine::general_purpose::STANDARD.encode(kept))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,12 +139,5 @@ mod tests {
         let many = (0..2 * MOST).filter(|at| unreadable.is_to_be_said(&format!("k{at}"), &"no", start)).count();
         assert_eq!(many, MOST - 1, "a client that plants values fills no log");
         assert_eq!(unreadable.warnings(start).len(), NAMED + 1);
-    }
-
-    #[test]
-    fn a_value_is_shown_as_text_if_it_is_text() {
-        assert_eq!(shown(br#"{"seq":7}"#), r#"{"seq":7}"#);
-        assert_eq!(shown(b"\xff\x00"), "base64 /wA=");
-        assert!(shown("ä".repeat(SHOWN).as_bytes()).len() <= SHOWN + "…".len());
     }
 }

@@ -67,6 +67,19 @@ pub(crate) fn mib(bytes: u64) -> String {
     number(bytes as f64 / f64::from(1 << 20), 1)
 }
 
+/// A figure to three digits or so.
+pub(crate) fn figure(value: f64) -> String {
+    number(value, digits(value))
+}
+
+pub(crate) fn digits(value: f64) -> usize {
+    match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +95,10 @@ mod tests {
         assert_eq!(spread(&[3.0, 1.0, 2.0], 0), "1 / 2 / 3");
         assert_eq!(spread(&[], 0), "–");
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[])), (Some(2.0), None));
+    }
+
+    #[test]
+    fn figures_have_as_many_digits_as_they_are_worth() {
+        assert_eq!([0.3333, 12.345, 26_500.4].map(figure), ["0.33", "12.3", "26,500"]);
     }
 }

@@ -37,6 +37,7 @@ pub mod limit;
 pub mod merge;
 pub mod name;
 mod named;
+pub mod outcome;
 pub mod policy;
 pub mod pressure;
 pub mod protocol;

@@ -5,9 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use longshore_domain::outcome::Outcome;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::run::{DeferReason, PutBack, RunResult};
-use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
+use longshore_domain::settlement::{Settlement, Terms, settle};
 use longshore_domain::{
     ErrorKind, Failure, Job, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp,
 };

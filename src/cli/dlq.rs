@@ -12,7 +12,7 @@ use super::bulk::{self, Bulk};
 use super::client::Api;
 use super::output::{self, ago, cut, number};
 use super::target::{self, FilterOptions, Which};
-use super::{Ended, Global, OneRun, Usage, exact, runs, submit};
+use super::{Ended, Global, OneRun, Usage, exact, record, submit};
 
 /// At most so many dead letters on a page of the API, or groups in its answer.
 const PAGE: u64 = 500;
@@ -246,7 +246,7 @@ fn fitted_groups(rows: &[Vec<String>], columns: usize) -> Vec<Vec<String>> {
 /// A dead letter for people: its run, then the job as it was published.
 fn show(dead_letter: &DeadLetter) -> String {
     let DeadLetter { record, job } = dead_letter;
-    let mut shown = runs::show(record, target::now());
+    let mut shown = record::show(record, target::now());
     shown += "\n";
     shown += &output::field("alike", &cut(&job.fingerprint, 100));
     for (name, value) in &job.headers {
@@ -263,7 +263,7 @@ fn payload(job: &DeadJob) -> String {
     let encoded = job.payload_base64.as_deref().unwrap_or_default();
     match encoded {
         "" => "none".to_owned(),
-        encoded => output::plain(&exact::laid_out(&runs::decoded(encoded))),
+        encoded => output::plain(&exact::laid_out(&record::decoded(encoded))),
     }
 }
 

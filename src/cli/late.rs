@@ -12,7 +12,7 @@ use longshore_domain::{RunId, duration};
 use serde_json::value::RawValue;
 
 use super::client::Api;
-use super::{Ended, Global, output, runs};
+use super::{Ended, Global, output, record};
 
 /// How long a node waits for the reply of an attempt's handler.
 const LATE: Duration = Duration::from_secs(5);
@@ -74,13 +74,13 @@ pub(crate) async fn run(global: &Global, command: LateCommand) -> anyhow::Result
     match command {
         LateCommand::Complete { late: Late { id: run_id, token, json }, result } => {
             let asked = CompleteRequest { run_id, tenant: None, token, result };
-            runs::print(&api.ask_within::<RunsComplete>(asked, LATE).await?, json)
+            record::print(&api.ask_within::<RunsComplete>(asked, LATE).await?, json)
         }
         LateCommand::Fail { late: Late { id: run_id, token, json }, error, permanent, retry_after } => {
             let retry_after_ms = retry_after.map(whole_millis);
             let retryable = permanent.then_some(false);
             let asked = FailRequest { run_id, tenant: None, token, error, retryable, retry_after_ms };
-            runs::print(&api.ask_within::<RunsFail>(asked, LATE).await?, json)
+            record::print(&api.ask_within::<RunsFail>(asked, LATE).await?, json)
         }
         LateCommand::Progress { late: Late { id: run_id, token, json }, progress } => {
             let asked = ProgressRequest { run_id, tenant: None, token, progress };

@@ -23,6 +23,7 @@ mod batches;
 mod bulk;
 mod dlq;
 mod job;
+mod record;
 mod run_lists;
 mod runs;
 mod schedules;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use longshore_backbone::Connection;
 use serde_json::{Map, Value};
 
-use super::nats::DEFAULT_URL;
+use super::DEFAULT_URL;
 
 /// Why a context cannot be used.
 #[derive(Debug, thiserror::Error)]

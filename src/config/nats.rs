@@ -7,10 +7,8 @@ use std::path::PathBuf;
 
 use longshore_backbone::Connection;
 
+use super::DEFAULT_URL;
 use super::context::{self, ContextError};
-
-/// The address of NATS if nothing else is set.
-pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 
 /// Why there are no options, or no connection of them.
 #[derive(Debug, thiserror::Error)]

@@ -167,7 +167,7 @@ fn welcome(
 
 /// The server's address, if other commands do not find it by themselves.
 fn address(connection: &Connection, named: bool) -> Option<String> {
-    let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
+    let usual = named || connection.url == longshore::config::DEFAULT_URL;
     (!usual).then(|| connection.shown_url())
 }
 

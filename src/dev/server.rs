@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use longshore::config::nats::DEFAULT_URL;
+use longshore::config::DEFAULT_URL;
 use longshore_domain::restart::Restarts;
 use longshore_natsd::{Error, Options, Server};
 

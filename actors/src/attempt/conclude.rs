@@ -7,10 +7,11 @@ use longshore_backbone::delivery::AckToken;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::breaker::Signal;
 use longshore_domain::follow_up::{needs_seal, plan, returns_delivery};
+use longshore_domain::outcome::Outcome;
 use longshore_domain::policy::History;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::run::{Attempt, DeferReason, PutBack};
-use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
+use longshore_domain::settlement::{Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::oneshot;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_domain::fault::{Fault, FaultKind, Moment};
-use longshore_domain::settlement::Outcome;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::{DurationText, ErrorKind, JobType, SmolStr};
 use tokio::sync::oneshot;
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use futures_util::FutureExt as _;
 use longshore_backbone::wire::header;
 use longshore_domain::Run;
-use longshore_domain::settlement::Outcome;
+use longshore_domain::outcome::Outcome;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;

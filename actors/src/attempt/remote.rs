@@ -12,8 +12,8 @@ use longshore_backbone::handlers::{Call, HandlerReply, Reply, ServiceError, Sign
 use longshore_backbone::steps::{StepCall, StepResult};
 use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::policy::TypePolicy;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
 use crate::attempt::announce::announce;

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::time::Duration;
 
 use longshore_backbone::wire::record;
-use longshore_domain::settlement::Outcome;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure};
 
 use crate::handlers::handler::{HandlerError, Success};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use longshore_backbone::rarely::Rarely;
 use longshore_backbone::records::Written;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{RunId, RunState};
 use tokio_util::sync::CancellationToken;
 

@@ -14,10 +14,10 @@ use longshore_backbone::wire::api::{ApiError, SubmitRequest};
 use longshore_backbone::wire::header::{self, names, then};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal};
+use longshore_domain::outcome::Outcome;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::run::RunResult;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Job, Run, Tenant};
 
 use crate::commit::{NextJob, PublishedJob};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use longshore_domain::settlement::Outcome;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::{ErrorKind, Queue};
 
 use crate::attempt::conclude;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_domain::ErrorKind;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::run::DeferReason;
-use longshore_domain::settlement::Outcome;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::attempt::announce::announce;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_backbone::claims::hex;
+use longshore_backbone::fingerprint::hex;
 use longshore_backbone::webhooks::{EventBatch, Pulled, StoredWebhook};
 use longshore_backbone::wire::api::{ApiError, SubmitRequest, WEBHOOK_TYPE, WebhookStatus};
 use longshore_backbone::wire::logged::Logged;

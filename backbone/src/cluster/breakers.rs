@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::request::{Over, Stored, revision_of, won};
-use crate::runs::claims::hex;
+use crate::runs::fingerprint::hex;
 use crate::wire::subject::Names;
 
 /// The subjects on which the server republishes the records.

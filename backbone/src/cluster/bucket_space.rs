@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::Backbone;
-use crate::error::Error;
-use crate::messages::refusal::STREAM_FULL;
+use crate::error::{Error, STREAM_FULL};
 use crate::messages::request::{self, Over, PubAck, json};
 
 /// New entries are made up to so many percent of the bucket's bytes.

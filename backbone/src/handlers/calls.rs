@@ -11,12 +11,11 @@
 //! it is gone with its server, and made again empty. Without that stream, a lost reply ends its attempt at its time
 //! limit.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, Message, StatusCode, Subject};
+use async_nats::{HeaderMap, Message, StatusCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_domain::{Job, Timestamp};
@@ -24,8 +23,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::handlers::receivers::{self, LOOK_EVERY};
-use crate::handlers::reply::{HandlerReply, read_reply, text};
+use crate::handlers::open_calls::{OpenCalls, Reply, RequestedCall, Signal, SignalKind};
+use crate::handlers::receivers;
+use crate::handlers::reply::{read_reply, text};
 use crate::messages::raw::{self, Raw};
 use crate::messages::request;
 use crate::streams::info;
@@ -40,13 +40,6 @@ const YOUNG: Duration = Duration::from_secs(2);
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// How many signals of one job may wait to be read.
 const SIGNALS: usize = 64;
-/// How many calls are remembered after their reply, to notice a second one.
-const REMEMBERED: usize = 1_024;
-/// After so many quick replies in a row, requests to a subject are not traced any more: a handler that is gone before
-/// anybody looks for it is not missed, and each trace is a message more.
-const QUICK: u8 = 32;
-/// Maximum number of subjects whose quick replies are counted.
-const MAX_SUBJECTS: usize = 4_096;
 /// Maximum characters of a signal's word that are kept to be named.
 const WORD_MAX: usize = 64;
 
@@ -65,65 +58,6 @@ pub struct Caller {
 }
 
 type Waiting = Arc<Mutex<OpenCalls>>;
-
-#[derive(Debug, Default)]
-pub(super) struct OpenCalls {
-    open: HashMap<u64, RequestedCall>,
-    /// The last calls that were answered, and what they called.
-    answered: VecDeque<(u64, Arc<str>)>,
-    /// How many replies of a subject were quick, in a row.
-    quick: HashMap<Arc<str>, u8>,
-}
-
-impl OpenCalls {
-    /// Ends a call, unless it was answered.
-    pub(super) fn settle(&mut self, number: u64, how: Reply) {
-        let reply = self.open.get_mut(&number).and_then(|call| call.reply.take());
-        reply.map(|reply| reply.send(how));
-    }
-
-    /// The calls that have lasted: number, subject, and what the servers said of the request. The next requests to
-    /// these subjects are traced.
-    pub(super) fn lasting(&mut self) -> Vec<(u64, Arc<str>, Vec<Bytes>)> {
-        let lasting = self.open.iter().filter(|(_, call)| call.reply.is_some() && call.asked.elapsed() >= LOOK_EVERY);
-        let lasting = lasting.map(|(number, call)| (*number, Arc::clone(&call.subject), call.traces.clone()));
-        let lasting: Vec<_> = lasting.collect();
-        for (_, subject, _) in &lasting {
-            self.quick.remove(subject);
-        }
-        lasting
-    }
-
-    fn answered(&mut self, number: u64, subject: Arc<str>, took: Duration) {
-        self.answered.truncate(REMEMBERED - 1);
-        self.answered.push_front((number, Arc::clone(&subject)));
-        if took >= LOOK_EVERY {
-            self.quick.remove(&subject);
-        } else if let Some(quick) = self.quick.get_mut(&subject) {
-            *quick = quick.saturating_add(1);
-        } else {
-            if self.quick.len() >= MAX_SUBJECTS {
-                self.quick.clear();
-            }
-            self.quick.insert(subject, 1);
-        }
-    }
-
-    fn is_traced(&self, subject: &str) -> bool {
-        self.quick.get(subject).is_none_or(|quick| *quick < QUICK)
-    }
-}
-
-#[derive(Debug)]
-struct RequestedCall {
-    subject: Arc<str>,
-    /// To whom the servers gave it.
-    traces: Vec<Bytes>,
-    signals: mpsc::Sender<Signal>,
-    reply: Option<oneshot::Sender<Reply>>,
-    found: Option<oneshot::Sender<()>>,
-    asked: Instant,
-}
 
 /// One job that is with a remote handler. Once this is dropped, its signals and its reply are ignored.
 #[derive(Debug)]
@@ -144,18 +78,6 @@ impl Drop for Call {
     }
 }
 
-/// What a handler sends before its reply.
-#[derive(Debug)]
-pub struct Signal {
-    /// Its kind.
-    pub kind: SignalKind,
-    /// What it says beside that: JSON, or a line for the log.
-    pub body: Bytes,
-    /// Why its word says nothing; it counts as a heartbeat.
-    pub unknown: Option<String>,
-    answer_to: Option<Subject>,
-}
-
 /// The answer to a signal.
 #[derive(Debug)]
 pub struct SignalAnswer {
@@ -165,40 +87,6 @@ pub struct SignalAnswer {
     pub deadline: Option<Timestamp>,
     /// What was asked for, or a status as HTTP has them and the reason of a refusal.
     pub body: Result<Bytes, (u16, String)>,
-}
-
-longshore_domain::named! {
-    /// The kinds of signal, by their words.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum SignalKind {
-        /// The handler has begun.
-        Started = "started",
-        /// The handler is alive.
-        Heartbeat = "heartbeat",
-        /// The handler's progress, as JSON.
-        Progress = "progress",
-        /// A line for the log.
-        Log = "log",
-        /// A question about a step, as JSON.
-        StepGet = "step-get",
-        /// A step and its result, as JSON.
-        StepPut = "step-put",
-    }
-}
-
-/// The outcome of a request to a remote handler.
-#[derive(Debug)]
-pub enum Reply {
-    /// No handler is subscribed.
-    NoResponders,
-    /// The handler replied with something that cannot be read, for this reason.
-    Unreadable(String),
-    /// The request was lost with the connection before the server had it.
-    NotSent,
-    /// The connection of the handler that got the request is gone.
-    Gone,
-    /// The handler replied.
-    Answer(Box<HandlerReply>),
 }
 
 impl Caller {
@@ -573,17 +461,5 @@ mod tests {
         waiting.lock().unwrap().open.clear();
         assert_eq!(receive(&waiting, signal()), None);
         assert_eq!(receive(&waiting, message(&[])).as_deref(), Some("w"));
-    }
-
-    #[test]
-    fn requests_are_traced_until_replies_are_quick_and_again_once_one_lasts() {
-        let (mut calls, subject) = (OpenCalls::default(), Arc::<str>::from("w"));
-        for number in 0..u64::from(QUICK) {
-            assert!(calls.is_traced("w"));
-            calls.answered(number, Arc::clone(&subject), Duration::from_millis(1));
-        }
-        assert!(!calls.is_traced("w") && calls.is_traced("other"));
-        calls.answered(99, subject, LOOK_EVERY);
-        assert!(calls.is_traced("w"));
     }
 }

@@ -2,12 +2,14 @@
 
 mod announced;
 mod calls;
+mod open_calls;
 mod receivers;
 mod reply;
 mod second_replies;
 
 pub use announced::{Announced, falls_under};
-pub use calls::{Call, Caller, Reply, Signal, SignalAnswer, SignalKind};
+pub use calls::{Call, Caller, SignalAnswer};
+pub use open_calls::{Reply, Signal, SignalKind};
 pub use reply::{HandlerReply, ServiceError};
 
 pub(crate) use announced::{HEARTBEAT, SLOTS};

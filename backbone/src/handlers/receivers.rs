@@ -18,10 +18,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Backbone;
-use crate::handlers::calls::{OpenCalls, Reply};
+use crate::handlers::open_calls::{LOOK_EVERY, OpenCalls, Reply};
 
-/// How often handlers are looked for. A call is looked at for the first time when it is as old.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often, after no server has answered: this node may lack the right to ask, and each refusal is a line in its log.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// How often in a row a connection must not be found.

@@ -18,7 +18,7 @@ pub use longshore_domain::cluster_clock::Skew;
 use crate::client::Client;
 use crate::clock::own;
 use crate::cluster::control::Presence;
-use crate::messages::raw;
+use crate::messages::{get, raw};
 use crate::settings::Storage;
 use crate::streams::info::{self, ErrorAnswer, StreamNames, bytes, read};
 use crate::streams::shape::{self, StreamChange};
@@ -214,7 +214,7 @@ impl Client {
     pub async fn clocks_of_nodes(&self) -> Result<Vec<(String, Skew)>, Unanswered> {
         let names = self.names();
         let (bucket, subject) = (names.bucket_stream("control"), names.key("control", "nodes.*"));
-        let all = raw::all(self.link(), &bucket, &subject, 1).await;
+        let all = get::all(self.link(), &bucket, &subject, 1).await;
         let all = all.map_err(|error| Unanswered(error.to_string()))?;
         let latest = all.iter().map(|stored| stored.at).max().unwrap_or_default();
         let fresh = all.into_iter().filter(|stored| latest.since(stored.at) < Duration::from_secs(60));

@@ -13,6 +13,7 @@ use longshore_domain::{SmolStr, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::lanes::custody::Custody;
+use crate::messages::raw::Raw;
 use crate::wire::header::size_of;
 
 /// A message that a consumer delivered.
@@ -59,6 +60,13 @@ impl Delivery {
             leased_from: Instant::now(),
             ack_token,
         }
+    }
+
+    /// The same of one that was read byte for byte, with these of its headers.
+    pub(crate) fn of_raw(raw: Raw, stream: &str, headers: HeaderMap, ack_token: AckToken) -> Self {
+        let message = MessageId { stream: SmolStr::from(stream), sequence: raw.sequence, at: raw.at };
+        let headers = (!headers.is_empty()).then_some(headers);
+        Self::of_stored(message, raw.subject, raw.payload, headers, ack_token)
     }
 }
 

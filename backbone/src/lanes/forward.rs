@@ -18,6 +18,7 @@ use longshore_domain::{JobType, Lane, Queue, SmolStr, Tenant, Timestamp};
 use crate::Backbone;
 use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
+use crate::messages::get;
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::WRONG_SEQUENCE;
 use crate::messages::request;
@@ -89,7 +90,7 @@ impl Backbone {
         ahead: u64,
     ) -> Result<(Vec<InLane>, Option<u64>), Error> {
         let (stream, behind) = (self.names().lane_stream(&lane.queue, lane.priority), from.saturating_add(ahead));
-        let near = (from..behind).map(|sequence| raw::at(self.control(), &stream, sequence));
+        let near = (from..behind).map(|sequence| get::at(self.control(), &stream, sequence));
         let (near, first) =
             tokio::join!(futures_util::future::try_join_all(near), self.next_in_lane(lane, Some(key), behind));
         let is_of_key = |raw: &Raw| self.fairness_key(&raw.subject, key.by()).as_ref() == Some(key);
@@ -128,7 +129,7 @@ impl Backbone {
         from: u64,
     ) -> Result<Option<InLane>, Error> {
         let stream = self.names().lane_stream(&lane.queue, lane.priority);
-        let found = raw::next(self.control(), &stream, &self.lane_filter(lane, key), from).await?;
+        let found = get::next(self.control(), &stream, &self.lane_filter(lane, key), from).await?;
         Ok(found.map(|raw| InLane::read(raw, &stream)))
     }
 
@@ -137,7 +138,7 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn is_in_lane(&self, message: &MessageId) -> Result<bool, Error> {
-        let found = raw::at(self.control(), &message.stream, message.sequence).await?;
+        let found = get::at(self.control(), &message.stream, message.sequence).await?;
         // A stream that was created again has other messages of these sequences.
         Ok(found.is_some_and(|raw| raw.at == message.at))
     }
@@ -173,7 +174,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn next_copy(&self, queue: &Queue, from: u64) -> Result<Option<(Option<Copied>, u64)>, Error> {
         let (stream, filter) = (self.names().parked_stream(), self.names().copies_of(queue));
-        let found = raw::next(self.control(), &stream, &filter, from).await?;
+        let found = get::next(self.control(), &stream, &filter, from).await?;
         Ok(found.map(|raw| {
             let next = raw.sequence + 1;
             (self.read_copy(raw), next)

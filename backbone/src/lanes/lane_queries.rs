@@ -8,8 +8,8 @@ use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
-use crate::messages::raw;
 use crate::messages::request::Stored;
+use crate::messages::{get, raw};
 use crate::streams::info::StreamNames;
 
 /// Messages as they arrive.
@@ -42,10 +42,10 @@ impl Backbone {
     /// The lane cannot be read.
     pub async fn job_in_lane(&self, lane: &Lane, sequence: u64) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(&lane.queue, lane.priority);
-        let Some(raw) = raw::at(self.service(), &stream, sequence).await? else { return Ok(None) };
+        let Some(raw) = get::at(self.service(), &stream, sequence).await? else { return Ok(None) };
         // A message that no client can read is about to be removed.
         let headers = raw::readable(&raw.headers);
-        Ok(Some(raw.into_delivery(&stream, headers, AckToken::none())))
+        Ok(Some(Delivery::of_raw(raw, &stream, headers, AckToken::none())))
     }
 
     /// A stored message of a stream as if it had been delivered; its ack token settles nothing.

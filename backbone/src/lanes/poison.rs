@@ -25,6 +25,7 @@ use crate::cluster::questions::{Question, Questions};
 use crate::error::Error;
 use crate::lanes::custody::NAK;
 use crate::lanes::delivery::{AckToken, Delivery};
+use crate::messages::get;
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::Refusal;
 use crate::messages::request::{self, json};
@@ -182,7 +183,7 @@ impl Backbone {
     async fn read_from(&self, stream: &str, at: u64, until: u64) -> Result<Vec<Raw>, Error> {
         if self.consumer_of(stream) == shape::LANE_CONSUMER {
             let last = until.min(at + AT_ONCE as u64 - 1);
-            let get = |sequence| raw::at(self.control(), stream, sequence);
+            let get = |sequence| get::at(self.control(), stream, sequence);
             let read = futures_util::stream::iter(at..=last).map(get);
             let read: Vec<_> = read.buffered(AT_ONCE).collect().await;
             let mut there = Vec::with_capacity(read.len());
@@ -196,7 +197,7 @@ impl Backbone {
         // Skips the gaps of messages that are done with, or not due.
         let filter =
             if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
-        let next = raw::next(self.control(), stream, &filter, at).await?;
+        let next = get::next(self.control(), stream, &filter, at).await?;
         Ok(next.filter(|raw| raw.sequence <= until).into_iter().collect())
     }
 
@@ -207,7 +208,7 @@ impl Backbone {
         }
         let (subject, request) = self.deletion(stream, raw.sequence);
         let ack_token = AckToken::to_delete(subject, request, false);
-        Poison { reason, delivery: raw.into_delivery(stream, headers, ack_token) }
+        Poison { reason, delivery: Delivery::of_raw(raw, stream, headers, ack_token) }
     }
 
     /// Returns the pending deliveries that no node holds: they were lost with a connection. All of `nodes` must have

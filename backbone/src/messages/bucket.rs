@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::raw::{self, Raw};
+use crate::messages::get;
+use crate::messages::raw::Raw;
 use crate::messages::request::{self, PubAck, Stored};
 use crate::messages::scan;
 
@@ -24,7 +25,7 @@ impl Backbone {
     /// has it. It is read one by one: for keys that are few.
     pub(crate) async fn entries_after(&self, bucket: &str, keys: &str, revision: u64) -> Result<Vec<Raw>, Error> {
         let (stream, subject) = (self.names().bucket_stream(bucket), self.names().key(bucket, keys));
-        raw::all(self.control(), &stream, &subject, revision + 1).await
+        get::all(self.control(), &stream, &subject, revision + 1).await
     }
 
     /// What stands under keys, which may have wildcards, page by page; what cannot be read is left out. Any replica

@@ -6,21 +6,11 @@
 //! The check is stricter in one point: only the server sets a status in the first header line, so a message with one is
 //! never a job.
 
-use std::collections::HashSet;
 use std::str::FromStr as _;
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use async_nats::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use bytes::Bytes;
-use longshore_domain::run::MessageId;
-use longshore_domain::{SmolStr, Timestamp};
-use serde::Deserialize;
-
-use crate::connection::link::Link;
-use crate::error::Error;
-use crate::lanes::delivery::{AckToken, Delivery};
-use crate::messages::refusal::{NO_MESSAGE, NO_STREAM, Refusal};
+use longshore_domain::Timestamp;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Raw {
@@ -31,96 +21,6 @@ pub(crate) struct Raw {
     /// Its headers, including their first line; empty if it has none.
     pub(crate) headers: Bytes,
     pub(crate) payload: Bytes,
-}
-
-impl Raw {
-    /// The message as if it had been delivered, with these of its headers.
-    pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, ack_token: AckToken) -> Delivery {
-        let message = MessageId { stream: SmolStr::from(stream), sequence: self.sequence, at: self.at };
-        let headers = (!headers.is_empty()).then_some(headers);
-        Delivery::of_stored(message, self.subject, self.payload, headers, ack_token)
-    }
-}
-
-#[derive(Deserialize)]
-struct MessageAnswer {
-    message: Option<StoredMessage>,
-    error: Option<Refusal>,
-}
-
-#[derive(Deserialize)]
-struct StoredMessage {
-    subject: String,
-    seq: u64,
-    #[serde(default)]
-    hdrs: String,
-    #[serde(default)]
-    data: String,
-    time: String,
-}
-
-/// The stored message of each subject, from this sequence on, as the stream's leader has them; the subject may have
-/// wildcards. Reads them one by one: for buckets that have few.
-pub(crate) async fn all(link: &Link, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
-    let mut all = Vec::new();
-    while let Some(raw) = next(link, stream, subject, from).await? {
-        from = raw.sequence + 1;
-        all.push(raw);
-    }
-    Ok(newest(all))
-}
-
-/// The last message of each subject: one that is written anew while all are read comes twice.
-fn newest(mut all: Vec<Raw>) -> Vec<Raw> {
-    let mut seen = HashSet::new();
-    all.reverse();
-    all.retain(|raw| seen.insert(raw.subject.clone()));
-    all.reverse();
-    all
-}
-
-/// The stored message at a sequence, as the stream's leader has it.
-pub(crate) async fn at(link: &Link, stream: &str, sequence: u64) -> Result<Option<Raw>, Error> {
-    get(link, stream, format!(r#"{{"seq":{sequence}}}"#)).await
-}
-
-/// The first message under a subject, which may have wildcards, from a sequence on, as the stream's leader has it.
-pub(crate) async fn next(link: &Link, stream: &str, subject: &str, from: u64) -> Result<Option<Raw>, Error> {
-    get(link, stream, format!(r#"{{"seq":{},"next_by_subj":"{subject}"}}"#, from.max(1))).await
-}
-
-/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist
-/// has none.
-pub(super) async fn get(link: &Link, stream: &str, query: String) -> Result<Option<Raw>, Error> {
-    let what = format!("{stream} {query}");
-    let request = Request::new().payload(Bytes::from(query));
-    match link.request(format!("{}.STREAM.MSG.GET.{stream}", link.api()), request).await {
-        Ok(answer) => found(what, &answer.payload),
-        Err(source) => Err(Error::Read { subject: what, source }),
-    }
-}
-
-fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
-    let failed = |source| Error::Read { subject: what.clone(), source };
-    let answer: MessageAnswer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;
-    let found = match answer {
-        MessageAnswer { message: Some(found), .. } => found,
-        MessageAnswer { error: Some(refusal), .. }
-            if NO_MESSAGE.contains(&refusal.err_code) || refusal.err_code == NO_STREAM =>
-        {
-            return Ok(None);
-        }
-        MessageAnswer { error: Some(refusal), .. } => return Err(failed(Box::new(refusal))),
-        MessageAnswer { .. } => return Err(failed("neither a message nor an error".into())),
-    };
-    let bytes = |text: &str| STANDARD.decode(text).map(Bytes::from).map_err(|error| failed(Box::new(error)));
-    Ok(Some(Raw {
-        headers: bytes(&found.hdrs)?,
-        payload: bytes(&found.data)?,
-        at: Timestamp::parse(&found.time).unwrap_or_default(),
-        subject: found.subject,
-        sequence: found.seq,
-    }))
 }
 
 /// The part of a message that the client library cannot read; `None`: it can read all of it.

@@ -37,7 +37,6 @@ impl Refusal {
 pub(crate) const WRONG_SEQUENCE: u64 = 10_071;
 /// The compare-and-set was refused because another write is in flight: undecided, try again.
 pub(crate) const WRITE_IN_FLIGHT: u64 = 10_164;
-pub(crate) const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 /// JetStream's error codes for a message that is not there.
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
 /// JetStream's error code for a message that could not be deleted, whatever the reason; its description has that.

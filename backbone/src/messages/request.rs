@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::link::Link;
 use crate::error::{Cause, Error};
+use crate::messages::get;
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::{Refusal, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::wire::header::{self, kept};
@@ -148,7 +149,7 @@ pub fn is_no_responders_error(error: &Error) -> bool {
 ///
 /// Any replica may answer a direct get, even one that lags behind; a decision about a run must not rest on that.
 pub(crate) async fn latest(link: &Link, stream: &str, subject: &str) -> Result<Option<Raw>, Error> {
-    raw::get(link, stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
+    get::one(link, stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
 }
 
 /// A stored message.

@@ -10,7 +10,7 @@ use longshore_domain::{Queue, QueueLane, Run, Tenant, Timestamp};
 use crate::Backbone;
 use crate::connection::link::Link;
 use crate::error::Error;
-use crate::messages::raw;
+use crate::messages::get;
 use crate::messages::refusal::Refusal;
 use crate::messages::request::{self, Stored};
 
@@ -84,7 +84,7 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn next_of(&self, place: &Source, subject: &str, from: u64) -> Result<Option<Stored>, Error> {
-        let raw = raw::next(self.service(), &self.stream_of(place), subject, from).await?;
+        let raw = get::next(self.service(), &self.stream_of(place), subject, from).await?;
         Ok(raw.map(Stored::from))
     }
 

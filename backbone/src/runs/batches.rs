@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::raw;
+use crate::messages::get;
 use crate::messages::request::{Over, conditions, won};
 use crate::messages::scan::{self, Source};
 use crate::wire::api::{BatchPayload, BatchStatus, SubmitRequest};
@@ -128,7 +128,7 @@ impl Backbone {
             if page.next.is_some() {
                 continue;
             }
-            let next = raw::next(self.control(), &bucket, &subject, from).await?;
+            let next = get::next(self.control(), &bucket, &subject, from).await?;
             let Some(more) = next else { break };
             // It is taken as it is: the replica that answers for the next page may lack it still.
             from = more.sequence + 1;

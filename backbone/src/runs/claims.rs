@@ -18,7 +18,7 @@ use crate::clock::now;
 use crate::error::Error;
 use crate::messages::raw::Raw;
 use crate::messages::request::{self, Over, json, won};
-use crate::runs::fingerprint::Fingerprint;
+use crate::runs::fingerprint::{Fingerprint, hex};
 
 /// A run's claim on a key. Whether the run still has the key, its record says (`longshore_domain::key`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,12 +57,6 @@ pub enum Claimed {
     Mine(u64),
     /// There is a claim already, perhaps of the same run.
     Found(FoundClaim),
-}
-
-/// Bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 impl Backbone {

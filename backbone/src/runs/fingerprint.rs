@@ -13,7 +13,6 @@ use serde_json::value::RawValue;
 use sha2::digest::Output;
 use sha2::{Digest as _, Sha256};
 
-use super::claims::hex;
 use crate::wire::header::{names, value_of};
 
 /// What a claim says about the job that made it.
@@ -145,6 +144,12 @@ fn add(hash: &mut Sha256, kind: u8, value: &[u8]) {
     hash.update([kind]);
     hash.update((value.len() as u64).to_be_bytes());
     hash.update(value);
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[cfg(test)]

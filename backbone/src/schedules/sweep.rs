@@ -8,7 +8,7 @@ use longshore_domain::{Run, State, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::raw;
+use crate::messages::get;
 use crate::messages::request::{self, Stored};
 use crate::messages::scan::{self, Page, Source};
 use crate::wire::header::names;
@@ -71,7 +71,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn still_stands(&self, standing: &Standing) -> Result<bool, Error> {
         let (stream, sequence) = (self.names().schedules_stream(), standing.stored.sequence);
-        Ok(raw::at(self.control(), &stream, sequence).await?.is_some())
+        Ok(get::at(self.control(), &stream, sequence).await?.is_some())
     }
 
     /// The schedule of a run that waits for a time, if it stands, and for a later time than the run's record has.

@@ -23,8 +23,9 @@ use crate::connection::link::Lost;
 use crate::error::{Cause, Error};
 use crate::messages::refusal::{NO_PEERS, Refusal};
 use crate::messages::request::{self, Stored};
-use crate::messages::{raw, scan};
-use crate::runs::claims::{Claim, hex};
+use crate::messages::{get, raw, scan};
+use crate::runs::claims::Claim;
+use crate::runs::fingerprint::hex;
 use crate::streams::info;
 use crate::wire::header::{self, names};
 use crate::wire::record;
@@ -300,7 +301,7 @@ impl Client {
         // More falls due meanwhile, and may come faster than it can be read.
         let (mut from, last) = (sequence + 1, self.last_sequence(&stream).await?);
         while from <= last {
-            let next = raw::next(self.link(), &stream, &due, from).await?;
+            let next = get::next(self.link(), &stream, &due, from).await?;
             let Some(message) = next else { break };
             let headers = header::without_servers(Some(&raw::readable(&message.headers)));
             let named = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use super::legs::{Row, Scene, Side};
-use super::report::figure;
-use crate::table::median;
+use crate::table::{figure, median};
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin, and how long the longest is.

@@ -12,7 +12,7 @@ use super::legs::Scene;
 use super::plot;
 use crate::args::Scale;
 use crate::machine::class;
-use crate::table::{median, number, spread};
+use crate::table::{digits, figure, median, spread};
 
 /// When, where and on what it was measured.
 #[derive(Debug, Serialize)]
@@ -104,28 +104,5 @@ impl Report {
             let _ = writeln!(text, "\n**Skipped**: {skipped}");
         });
         text
-    }
-}
-
-/// A figure to three digits or so.
-pub(super) fn figure(value: f64) -> String {
-    number(value, digits(value))
-}
-
-fn digits(value: f64) -> usize {
-    match value {
-        100.0.. => 0,
-        10.0.. => 1,
-        _ => 2,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_have_as_many_digits_as_they_are_worth() {
-        assert_eq!([0.3333, 12.345, 26_500.4].map(figure), ["0.33", "12.3", "26,500"]);
     }
 }

@@ -22,7 +22,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::ErrorKind;
-use crate::settlement::Outcome;
+use crate::outcome::Outcome;
 
 /// How a breaker behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]

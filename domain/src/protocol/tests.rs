@@ -1,9 +1,10 @@
 //! The decision table of deliveries, and the other judges of the protocol.
 
 use super::*;
+use crate::outcome::Outcome;
 use crate::policy::TypePolicy;
 use crate::run::{MessageId, RunResult};
-use crate::settlement::{Outcome, Settlement, Terms, settle};
+use crate::settlement::{Settlement, Terms, settle};
 use crate::{ErrorKind, Failure, Job, RunId};
 
 const SEAL: &str = "5ea1";

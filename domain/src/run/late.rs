@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
 use super::{DeferReason, Detached, Failure, Run, RunResult, State, Wait, whole_millis};
-use crate::settlement::Outcome;
+use crate::outcome::Outcome;
 use crate::{DurationText, ErrorKind, Timestamp};
 
 /// How an attempt goes on whose handler has replied that it will end later.

@@ -2,10 +2,10 @@
 
 use longshore_backbone::records::Found;
 use longshore_domain::follow_up;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::protocol::{self, HolderStatus, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::{DeferReason, LOGGED_WITHIN, State};
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Run};
 
 use super::claim::{Begun, put_off, write_claim};

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::policy::History;
 use longshore_domain::served::NeverServed;
-use longshore_domain::settlement::{Outcome, Settlement};
+use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, JobType, Run, RunId, RunState};
 use tokio::sync::oneshot;
 

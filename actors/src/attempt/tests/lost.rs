@@ -7,8 +7,9 @@ use std::rc::Rc;
 use longshore_backbone::claims::Claim;
 use longshore_backbone::fingerprint::Fingerprint;
 use longshore_domain::job::Unique;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::run::RunResult;
-use longshore_domain::settlement::{Outcome, Settlement};
+use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, JobOptions, Run, RunState};
 
 use super::begin::held_by;

@@ -26,8 +26,8 @@ mod submit;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::run::RunResult;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure};
 
 /// Leases of these tests.

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::wire::record;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::run::MessageId;
 use longshore_domain::served::NeverServed;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{Job, Run, SmolStr, Timestamp, format_smolstr};
 use tokio::sync::mpsc;
 

@@ -2,8 +2,8 @@
 //! runs.
 
 use longshore_domain::job::Unique;
+use longshore_domain::outcome::Outcome;
 use longshore_domain::run::DeferReason;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{Run, RunState};
 
 use crate::attempt::announce::announce;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use longshore_domain::outcome::Outcome;
 use longshore_domain::run::RunResult;
-use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Run};
 
 use crate::tests::simulation::plan::Behaviour;

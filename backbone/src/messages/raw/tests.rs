@@ -147,29 +147,3 @@ fn of_broken_headers_the_others_are_kept() {
     assert_eq!(kept.len(), 2);
     assert!(expected.iter().all(|pair| kept.contains(pair)), "{kept:?}");
 }
-
-#[test]
-fn a_read_that_was_refused_does_not_speak_of_a_publish() {
-    let answer = |json: &str| found(r#"S {"seq":0}"#.to_owned(), json.as_bytes());
-    let error = answer(r#"{"error":{"code":400,"err_code":10025,"description":"bad request"}}"#).unwrap_err();
-    let source = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!((error.to_string(), source), (r#"cannot read S {"seq":0}"#.into(), "bad request (code 10025)".into()));
-    assert!(answer(r#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#).unwrap().is_none());
-    assert!(answer("{}").unwrap_err().to_string().starts_with("cannot read"));
-    let raw = answer(r#"{"message":{"subject":"s","seq":7,"data":"YQ==","time":"2026-01-01T00:00:00Z"}}"#);
-    let raw = raw.unwrap().unwrap();
-    assert_eq!((raw.sequence, raw.payload.as_ref(), raw.headers.is_empty()), (7, b"a".as_slice(), true));
-}
-
-#[test]
-fn of_each_subject_the_newest_message_counts() {
-    let raw = |subject: &str, sequence| Raw {
-        subject: subject.to_owned(),
-        sequence,
-        at: Timestamp::default(),
-        headers: Bytes::new(),
-        payload: Bytes::new(),
-    };
-    let newest = newest(vec![raw("a", 1), raw("b", 2), raw("a", 3)]);
-    assert_eq!(newest.iter().map(|raw| raw.sequence).collect::<Vec<_>>(), [2, 3]);
-}

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Scope, Word};
-use crate::runs::claims::hex;
+use crate::runs::fingerprint::hex;
 
 /// A key that is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
