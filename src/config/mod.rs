@@ -58,10 +58,10 @@ pub use reference::file as reference;
 
 use entries::ROOT;
 use problem::{Origin, Problem, Source};
+use section::Section;
 
 /// The address of NATS if nothing else is set.
 pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
-use section::Section;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]

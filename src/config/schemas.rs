@@ -11,7 +11,7 @@ use longshore_domain::name::there_are;
 use toml::Value;
 
 use super::entries::TYPE;
-use super::kind::{Kind, Text, shown};
+use super::kind::{Kind, Text, refuse};
 use super::problem::{Origin, Problem};
 use super::section::Section;
 use crate::json_schema::JsonSchema;
@@ -25,10 +25,10 @@ impl Kind for Files {
     const TAKES_TABLES: bool = true;
 
     fn read(value: &Value) -> Result<Self, String> {
-        let wrong = || format!("{} is not {}", shown(value), Self::NOUN);
-        let table = value.as_table().filter(|table| !table.is_empty()).ok_or_else(wrong)?;
         let file = |(version, file): (&String, &Value)| Some((version.clone(), file.as_str()?.to_owned()));
-        table.iter().map(file).collect::<Option<_>>().map(Self).ok_or_else(wrong)
+        let table = value.as_table().filter(|table| !table.is_empty());
+        let files = table.and_then(|table| table.iter().map(file).collect());
+        files.map_or_else(|| refuse(value, Self::NOUN), |files| Ok(Self(files)))
     }
 }
 

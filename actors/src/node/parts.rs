@@ -12,10 +12,12 @@ use tokio::sync::Mutex;
 
 use crate::api::Api;
 use crate::api::wait_permits::WaitPermits;
+use crate::attempt::cancelled::CancelsPart;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::shed::Shed;
 use crate::attempt::unclear_claims::UnclearClaims;
 use crate::audit::Audit;
+use crate::cluster::node_name::NodeNamePart;
 use crate::cluster::readiness::Readiness;
 use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
@@ -36,7 +38,9 @@ use crate::limits::rate::{Limits, keeper::LimiterPart};
 use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
 use crate::pull::Pullers;
+use crate::pull::receiver::PullReceiverPart;
 use crate::queue::gates::Gates;
+use crate::queue::lane_guard::LaneGuardPart;
 use crate::queue::serve::{QueueMaker, RootAddress};
 use crate::queue::served::ServedQueues;
 use crate::runtime::address::{Address, Waiting};
@@ -68,14 +72,14 @@ pub(crate) struct Parts {
     pub(crate) book: Arc<Book>,
     pub(crate) leases: Address<LeaseKeeperMessage>,
     pub(crate) offered_calls: Arc<OfferedCalls>,
-    pub(crate) pullers: Arc<Pullers>,
+    pullers: Arc<Pullers>,
     health: Arc<Health>,
     /// How the node watches for want of processor and memory, if it does.
     watches: Option<PressureSettings>,
     pressure: Arc<MachinePressure>,
     shed: Arc<Shed>,
-    pub(crate) log: Option<Arc<dyn LogControl>>,
-    pub(crate) in_force: Arc<[InForce]>,
+    log: Option<Arc<dyn LogControl>>,
+    in_force: Arc<[InForce]>,
     /// Where the event log is written to as well.
     event_file: Option<Arc<dyn EventFile>>,
     /// Who follows events on this node.
@@ -189,6 +193,16 @@ impl Parts {
         LeaseKeeperPart { backbone: self.api.backbone.clone(), book, metrics }
     }
 
+    /// The lane-guard: removes unreadable messages, and makes deleted consumers again.
+    pub(crate) fn lane_guard(&self, ports: &Arc<NodePorts>) -> LaneGuardPart {
+        LaneGuardPart { ports: Arc::clone(ports), served: Arc::clone(&self.queues) }
+    }
+
+    /// Cancellations: stops cancelled runs, and says which jobs the node holds.
+    pub(crate) fn cancels(&self, ports: &Arc<NodePorts>) -> CancelsPart {
+        CancelsPart { ports: Arc::clone(ports), leases: self.leases.clone() }
+    }
+
     /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
     pub(crate) fn timekeeper(&self) -> TimekeeperPart {
         TimekeeperPart { api: Arc::clone(&self.api), health: Arc::clone(&self.health) }
@@ -220,6 +234,17 @@ impl Parts {
             tree: Tree::new(self.root.clone()),
             mailboxes: self.mailboxes().into(),
         }
+    }
+
+    /// The node's name: keeps it from others, and answers what they ask about this node, or want of its log.
+    pub(crate) fn node_name(&self) -> NodeNamePart {
+        let (log, in_force) = (self.log.clone(), Arc::clone(&self.in_force));
+        NodeNamePart { readiness: self.readiness(), log, in_force }
+    }
+
+    /// The receiver of jobs for clients that pull work.
+    pub(crate) fn pull_receiver(&self) -> PullReceiverPart {
+        PullReceiverPart { api: Arc::clone(&self.api), pullers: Arc::clone(&self.pullers) }
     }
 
     /// The watch of the streams that this node needs.

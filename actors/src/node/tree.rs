@@ -10,13 +10,12 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Supervisio
 use tokio::sync::oneshot;
 
 use crate::api::waits;
-use crate::attempt::cancelled::{self, CancelsPart};
+use crate::attempt::cancelled;
 use crate::attempt::node_ports::NodePorts;
 use crate::batches;
-use crate::cluster::node_name::{self, NodeNamePart};
 use crate::cluster::readiness::OF_QUEUES;
 use crate::cluster::{
-    clock_watch, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
+    clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch, put_queues,
     run_time_settings, served_types, stream_watch, unserved,
 };
 use crate::commit::committer;
@@ -24,9 +23,9 @@ use crate::lease_keeper;
 use crate::limits::{breaker, concurrency, rate};
 use crate::metrics::Metrics;
 use crate::node::parts::Parts;
-use crate::pull::receiver::{self, PullReceiverPart};
+use crate::pull::receiver;
 use crate::queue::dispatcher::Dispatcher;
-use crate::queue::lane_guard::{self, LaneGuardPart};
+use crate::queue::lane_guard;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
 use crate::queue::supervisor::{self, SupervisorMessage};
 use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, SupervisorAnswer, death};
@@ -41,17 +40,13 @@ use crate::webhooks::feed;
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
     let Parts { api, gates, leases, .. } = parts;
     let breakers = &api.circuit_breaker;
-    let lane_guard = LaneGuardPart { ports: Arc::clone(ports), served: Arc::clone(&parts.queues) };
-    let (log, in_force) = (parts.log.clone(), Arc::clone(&parts.in_force));
-    let node_name = NodeNamePart { readiness: parts.readiness(), log, in_force };
-    let receiver = PullReceiverPart { api: Arc::clone(api), pullers: Arc::clone(&parts.pullers) };
     let mut children = vec![
         ChildSpec::with_messages("committer", &api.committer.address, Arc::clone(&parts.committing), committer::run),
         ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
-        ChildSpec::new("lane-guard", lane_guard, lane_guard::run),
+        ChildSpec::new("lane-guard", parts.lane_guard(ports), lane_guard::run),
         ChildSpec::new("timekeeper", parts.timekeeper(), timekeeper::run),
         ChildSpec::new("api", parts.service(), service::run),
-        ChildSpec::new("cancels", CancelsPart { ports: Arc::clone(ports), leases: leases.clone() }, cancelled::watch),
+        ChildSpec::new("cancels", parts.cancels(ports), cancelled::watch),
         ChildSpec::new("presence", parts.presence(), presence::run),
         ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
         ChildSpec::new("put-queues", parts.put_queues(ports), put_queues::run),
@@ -59,7 +54,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("unserved-queues", parts.watcher(), unserved::run),
         ChildSpec::new("clock-watch", parts.watcher(), clock_watch::run),
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
-        ChildSpec::new("node-name", node_name, node_name::answer),
+        ChildSpec::new("node-name", parts.node_name(), node_name::answer),
         ChildSpec::new("sweep", Arc::clone(api), sweep::run),
         ChildSpec::new("batch-keeper", Arc::clone(api), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
@@ -68,7 +63,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("event-streams", parts.streams(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
-        ChildSpec::new("pull-receiver", receiver, receiver::run),
+        ChildSpec::new("pull-receiver", parts.pull_receiver(), receiver::run),
         ChildSpec::with_messages("rate-limiter", &gates.limits.address, parts.limiter(), rate::keeper::run),
         ChildSpec::with_messages("slot-keeper", &gates.slots.address, parts.slot_keeper(), concurrency::keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), breaker::keeper::run),

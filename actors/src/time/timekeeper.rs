@@ -54,7 +54,7 @@ pub(crate) async fn run(part: TimekeeperPart) -> LoopEnd {
             () = draining.cancelled() => break,
             Some(Ok(moved)) = timekeeper.moves.join_next(), if !timekeeper.moves.is_empty() => timekeeper.moved(moved).await,
             Some(_) = timekeeper.firings.join_next(), if !timekeeper.firings.is_empty() => {}
-            pulled = poll_fn(|context| puller.poll(context, Instant::now(), Instant::now())),
+            pulled = poll_fn(|context| { let now = Instant::now(); puller.poll(context, now, now) }),
                 if timekeeper.at_work() < AT_ONCE => match pulled {
                     Some(Pulled::Job(_, delivery)) => timekeeper.take(delivery).await,
                     Some(Pulled::Word(_) | Pulled::Echo(_)) => {}

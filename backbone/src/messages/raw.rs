@@ -1,5 +1,4 @@
-//! Stored messages byte for byte: reads them without parsing any header, and finds what the client library cannot read
-//! in them.
+//! Stored messages byte for byte, as `get` reads them, and what the client library cannot read in them.
 //!
 //! The check here must agree with the client's own parser, line for line: what the client cannot read ends its
 //! connection, so it must be found; what it can read must not be taken for broken. A test runs both on the same bytes.

@@ -5,7 +5,7 @@ use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};
 use longshore_domain::run::{RunResult, whole_millis};
 
-use super::json::{count, field, number, quoted, text, time};
+use super::json::{field, number, quoted, text, time};
 
 /// Maximum bytes of a result that an event repeats.
 pub const RESULT_MAX: usize = 4 * 1024;
@@ -29,9 +29,9 @@ pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     text(out, &[r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#, run.queue.as_str(), r#"","priority":"#]);
     number(out, u64::from(run.priority.number()));
     text(out, &[r#","type":""#, run.job_type.as_str(), "\""]);
-    count(out, "round", run.round);
-    count(out, "attempt", event.attempt);
-    count(out, "max_attempts", run.max_attempts);
+    field(out, "round", &run.round);
+    field(out, "attempt", &event.attempt);
+    field(out, "max_attempts", &run.max_attempts);
     time(out, "at", Some(event.at));
     text(out, &[r#","node":"#]);
     quoted(out, event.node().map_or(node, |decided| decided));
@@ -49,8 +49,7 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     }
     let took = of.and_then(|attempt| Some(attempt.ended_at?.since(attempt.started_at)));
     if let Some(took) = took.filter(|_| !matches!(kind, EventKind::Started)) {
-        text(out, &[r#","duration_ms":"#]);
-        number(out, whole_millis(took));
+        field(out, "duration_ms", &whole_millis(took));
     }
     match kind {
         EventKind::Scheduled | EventKind::Deferred => event.run_at().iter().for_each(|at| field(out, "run_at", at)),
@@ -69,7 +68,7 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
             if let Some(step) = run.steps.last() {
                 text(out, &[r#","step":{"name":"#]);
                 quoted(out, &step.name);
-                count(out, "n", step.n);
+                field(out, "n", &step.n);
                 out.push(b'}');
             }
         }

@@ -27,13 +27,7 @@ pub(super) fn number(out: &mut Vec<u8>, number: u64) {
     json(out, &number);
 }
 
-/// Writes `,"name":` and a number.
-pub(super) fn count(out: &mut Vec<u8>, name: &str, count: u32) {
-    text(out, &[r#",""#, name, r#"":"#]);
-    number(out, u64::from(count));
-}
-
-/// The same of a time, if there is one.
+/// Writes `,"name":` and a time, if there is one.
 pub(super) fn time(out: &mut Vec<u8>, name: &str, at: Option<Timestamp>) {
     if let Some(at) = at {
         text(out, &[r#",""#, name, r#"":""#]);

@@ -1,7 +1,7 @@
 //! The run record's bytes: written by hand, for speed, and read with serde (`fields`).
 
 use super::api::{Encoded, Record, WaitingFor};
-use super::json::{Object, compact, count, field, json, maybe, number, quoted, text, time};
+use super::json::{Object, compact, field, json, maybe, number, quoted, text, time};
 use bytes::Bytes;
 use fields::Fields;
 use longshore_domain::run::{Attempt, EndLog, Holding, RunResult};
@@ -63,9 +63,9 @@ fn append_as(run: &Run, shape: WrittenFields, out: &mut Vec<u8>) {
     text(out, &[r#","type":""#, run.job_type.as_str(), r#"","state":""#, run.state.as_str(), r#"","round":"#]);
     number(out, u64::from(run.round));
     if shape == WrittenFields::Stored || run.attempt > 0 {
-        count(out, "attempt", run.attempt);
+        field(out, "attempt", &run.attempt);
     }
-    count(out, "max_attempts", run.max_attempts);
+    field(out, "max_attempts", &run.max_attempts);
     // What is stored has it among the protocol's fields.
     time(out, "submitted_at", Some(run.origin).filter(|_| shape == WrittenFields::Shown));
     time(out, "enqueued_at", run.enqueued_at);
@@ -161,11 +161,9 @@ fn append_protocol(run: &Run, out: &mut Vec<u8>) {
 fn append_holding(Holding { message, delivery }: &Holding, out: &mut Vec<u8>) {
     text(out, &[r#","held_by":{"stream":"#]);
     quoted(out, &message.stream);
-    text(out, &[r#","sequence":"#]);
-    number(out, message.sequence);
+    field(out, "sequence", &message.sequence);
     time(out, "at", Some(message.at));
-    text(out, &[r#","delivery":"#]);
-    number(out, *delivery);
+    field(out, "delivery", delivery);
     out.push(b'}');
 }
 
@@ -173,7 +171,7 @@ fn append_attempt(of: &Attempt, follows: bool, out: &mut Vec<u8>) {
     let Attempt { round, attempt, started_at, ended_at, node, error, retry_at, put_back, start, detached } = of;
     text(out, &[if follows { r#",{"round":"# } else { r#"{"round":"# }]);
     number(out, u64::from(*round));
-    count(out, "attempt", *attempt);
+    field(out, "attempt", attempt);
     time(out, "started_at", Some(*started_at));
     time(out, "ended_at", *ended_at);
     text(out, &[r#","node":"#]);
