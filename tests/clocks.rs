@@ -148,8 +148,12 @@ async fn assert_said(world: &World, node: &Node, ahead: i64) {
         (ready.status, of_clock(&ready.json()["reasons"])),
         (if far_off { 503 } else { 200 }, usize::from(far_off))
     );
+    let words = "this machine's clock is";
+    if ahead != 0 {
+        crate::logged(node.log(), words).await;
+    }
     let lines = node.log().since(0);
-    let said = lines.iter().filter(|line| line.contains("\"WARN\"") && line.contains("this machine's clock is"));
+    let said = lines.iter().filter(|line| line.contains("\"WARN\"") && line.contains(words));
     assert_eq!(said.count(), usize::from(ahead != 0), "{lines:#?}");
 }
 

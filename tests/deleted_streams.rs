@@ -126,8 +126,9 @@ async fn the_node_that_makes_a_stream_again_says_so() {
     assert_eq!((&audit[0]["endpoint"], &audit[0]["stage"]), (&json!("streams.remake"), &json!("done")));
     assert_eq!(audit[0]["outcome"]["stream"], "LONGSHORE_JOBS_main_P9");
     let by = if audit[0]["by"] == "node n2" { &two } else { &three };
-    let lines = by.log().since(0).into_iter().filter(|line| line.contains("P9 had been deleted and was made again"));
-    assert_eq!(lines.count(), 1);
+    let made_again = "P9 had been deleted and was made again";
+    crate::logged(by.log(), made_again).await;
+    assert_eq!(by.log().since(0).iter().filter(|line| line.contains(made_again)).count(), 1);
     let found = say(&world, "doctor --json").await.json();
     let said = |finding: &&Value| finding["text"].as_str().unwrap().contains("had been deleted");
     let finding = found["findings"].as_array().unwrap().iter().find(said).unwrap();

@@ -89,15 +89,13 @@ async fn a_node_listens_at_several_addresses() {
     let world = world().await;
     let http = "listen = ['127.0.0.1:0', '127.0.0.2:0']\nauth = 'keys'\nmetrics_auth = true";
     let node = world.node().with("http", http).start().await;
-    let second = node.log().since(0).iter().find_map(|line| {
-        let (_, address) = line.split_once("127.0.0.2:")?;
-        Some(format!("127.0.0.2:{}", address.chars().take_while(char::is_ascii_digit).collect::<String>()))
-    });
+    let line = crate::logged(node.log(), "127.0.0.2:").await;
+    let (_, address) = line.split_once("127.0.0.2:").unwrap();
+    let second = format!("127.0.0.2:{}", address.chars().take_while(char::is_ascii_digit).collect::<String>());
     let get = |url: String, with: &[&str]| {
         let output = Command::new("curl").args(["-sS", "-i", "-m", "30"]).args(with).arg(url).output().unwrap();
         status(&String::from_utf8(output.stdout).unwrap())
     };
-    let second = second.unwrap();
     assert_eq!(get(format!("http://{second}/readyz"), &[]), 200);
     assert_eq!(get(format!("http://{}/readyz", node.http()), &[]), 200);
     let bearer = |tenant: &str, scopes: &str| format!("Authorization: Bearer {}", key(&world, tenant, scopes));

@@ -99,6 +99,7 @@ use std::time::Duration;
 
 use longshore_harness::history::{Interruption, Rules};
 use longshore_harness::{Node, NodeBuilder, World};
+use longshore_natsd::Log;
 
 /// Far longer than anything takes that is not lost, with elections, leases and starts of nodes on a loaded machine.
 const WITHIN: Duration = Duration::from_secs(240);
@@ -193,6 +194,12 @@ async fn without_node(node: NodeBuilder<'_>) -> Node {
     let node = node.start().await;
     node.stop().await;
     node
+}
+
+/// Waits for a line with these words. What a process has written may reach its log later than what it answered.
+async fn logged(log: &Log, words: &str) -> String {
+    let line = tokio::time::timeout(WITHIN, log.seen(0, |line| line.contains(words))).await;
+    line.unwrap_or_else(|_| panic!("{words:?} was not logged: {}", log.tail(20)))
 }
 
 /// Waits until no job is in the usual lane any more, neither waiting nor buffered by a node.

@@ -116,7 +116,7 @@ async fn a_schedule_that_does_not_fire_is_made_up_for() {
     for run in &runs {
         assert_eq!(world.wait(run).await.state, "completed");
     }
-    assert!(node.log().since(0).iter().any(|line| line.contains("schedules were overdue and had not fired")));
+    crate::logged(node.log(), "schedules were overdue and had not fired").await;
     scheduled(&world, 0).await;
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
@@ -133,12 +133,12 @@ async fn a_run_that_nothing_can_bring_on_is_named() {
     let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
     stream.purge().filter(format!("longshore.schedules.default.{gone}")).await.unwrap();
 
-    let names = |line: &str| line.contains("neither a schedule nor a message");
-    let line = tokio::time::timeout(WITHIN, node.log().seen(0, names)).await.expect("the log names the run");
+    let words = "neither a schedule nor a message";
+    let line = crate::logged(node.log(), words).await;
     assert!(line.contains(&gone), "{line}");
     // Two more sweeps.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let named: Vec<String> = node.log().since(0).into_iter().filter(|line| names(line)).collect();
+    let named: Vec<String> = node.log().since(0).into_iter().filter(|line| line.contains(words)).collect();
     assert_eq!(named.len(), 1, "{named:?}");
     assert!(!named[0].contains(&later));
     node.stop().await;
@@ -162,8 +162,8 @@ async fn a_running_run_that_lost_its_message_is_named() {
     world.jetstream().delete_stream("LONGSHORE_JOBS_main_P5").await.unwrap();
     one.kill9().await;
 
-    let names = |line: &str| line.contains("no node works on it, and no message of it is left");
-    let line = tokio::time::timeout(WITHIN, two.log().seen(0, names)).await.expect("the log names the run");
+    let words = "no node works on it, and no message of it is left";
+    let line = crate::logged(two.log(), words).await;
     assert!(line.contains(&lost), "{line}");
     let found = say(&world, "doctor --json").await.json();
     let said = |finding: &&serde_json::Value| finding["text"].as_str().unwrap().contains("nothing can bring on");
@@ -189,7 +189,7 @@ async fn a_running_run_that_lost_its_message_is_named() {
         if [&lost, &held].iter().all(|run| ended.contains(&run.as_str())) { Ok(()) } else { Err(format!("{log:?}")) }
     })
     .await;
-    let named: Vec<String> = two.log().since(0).into_iter().filter(|line| names(line)).collect();
+    let named: Vec<String> = two.log().since(0).into_iter().filter(|line| line.contains(words)).collect();
     assert_eq!(named.len(), 1, "{named:?}");
     two.stop().await;
 }

@@ -5,18 +5,12 @@ use std::time::Duration;
 use async_nats::ConnectOptions;
 use async_nats::jetstream::stream::{Info, StorageType};
 use futures_util::TryStreamExt as _;
-use longshore_harness::{Node, World};
+use longshore_harness::World;
 use longshore_natsd::Options;
 
-use crate::{without_node, world};
+use crate::{logged, without_node, world};
 
 const STREAM: &str = "LONGSHORE_EVENTS";
-
-/// The first line of its log with these words.
-fn said(node: &Node, words: &str) -> String {
-    let lines = node.log().since(0);
-    lines.into_iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{:?} was not logged", words))
-}
 
 /// Given a stream with a larger limit than the settings, when the node starts, then the stream stays and the node says
 /// so; the node shrinks it only if that is allowed, and logs the old and the new limits.
@@ -33,13 +27,13 @@ async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
 
     let small = world.node().name("small").with("storage", "events_max_age = '1h'").start().await;
     assert_eq!(age().await, week);
-    let line = said(&small, "allow_shrink");
+    let line = logged(small.log(), "allow_shrink").await;
     assert!(line.contains(STREAM) && line.contains("max_age") && line.contains("604800s"), "{line}");
     small.stop().await;
 
     let asked = world.node().name("asked").with("storage", "events_max_age = '1h'\nallow_shrink = true").start().await;
     assert_eq!(age().await, Duration::from_secs(3_600));
-    let line = said(&asked, "max_age was 604800s, is 3600s now");
+    let line = logged(asked.log(), "max_age was 604800s, is 3600s now").await;
     assert!(line.contains(STREAM), "{line}");
     asked.stop().await;
 

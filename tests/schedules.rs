@@ -256,7 +256,7 @@ async fn a_tick_that_the_server_forgot_is_made_up_for() {
     crate::overdue::forget_schedules(world.server().dir());
     world.server().restart().await.unwrap();
     assert_complete(&fired(&world, "rare", 3).await, 4 * SECOND);
-    assert!(node.log().since(0).iter().any(|line| line.contains("recurring schedules were overdue")));
+    crate::logged(node.log(), "recurring schedules were overdue").await;
     node.stop().await;
     assert_sound(&world, vec![stop]).await;
 }
@@ -427,9 +427,9 @@ async fn declared_schedules_are_as_the_file_says() {
     let all = by_id().await;
     assert_eq!(all.keys().collect::<Vec<_>>(), ["changed", "mine"]);
     assert_eq!(all["changed"]["cron"], json!("0 30 * * * *"));
-    let log = second.log().since(0).join("\n");
-    assert!(log.contains("has changed a recurring schedule") && log.contains("→"), "{log}");
-    assert!(log.contains("has removed a recurring schedule"), "{log}");
+    let changed = crate::logged(second.log(), "has changed a recurring schedule").await;
+    assert!(changed.contains('→'), "{changed}");
+    crate::logged(second.log(), "has removed a recurring schedule").await;
     second.stop().await;
 
     // A file that says nothing of schedules removes nothing of others, and all of its own.

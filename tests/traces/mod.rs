@@ -307,7 +307,7 @@ async fn a_trace_survives_the_death_of_a_node() {
     let of = |number: &str| spans.iter().find(|span| attribute(span, "longshore.attempt") == number).unwrap();
     assert_eq!([hex(&of("1").trace_id), hex(&of("1").span_id)], first[..2], "the span of the attempt that was lost");
     assert_eq!(attribute(of("1"), "error.type"), "lease_expired");
-    let line = other.log().since(0).into_iter().find(|line| line.contains("its holder lost the lease")).unwrap();
+    let line = crate::logged(other.log(), "its holder lost the lease").await;
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&line["trace_id"], &line["run_id"]), (&json!(first[0]), &json!(run)), "{line}");
     assert_eq!((&line["tenant"], &line["attempt"]), (&json!("default"), &json!(1)), "{line}");
