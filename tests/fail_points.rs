@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 
 use longshore_actors::fail_point;
-use longshore_harness::history::{History, Interruption};
+use longshore_harness::history::{History, Interruption, Rules, Silence};
 use longshore_harness::load::{self, Load};
 use longshore_harness::{Node, NodeBuilder, World};
 
@@ -129,13 +129,15 @@ async fn nothing_is_lost_at(point: &str) {
     interruptions.push(frozen_at(&frozen).await);
     let other = node(&world).name("other").start().await;
     load.ends(&world, WITHIN).await;
+    let (node, from) = (interruptions.last().unwrap().node.clone(), interruptions.last().unwrap().at);
+    let silence = Silence { node, from, until: jiff::Timestamp::now() };
     frozen.sigcont();
     load.publish(&world, OF_EACH).await;
     load.ends(&world, WITHIN).await;
     assert!(frozen.stop().await.success() && other.stop().await.success());
 
     let mut history = world.history(&load.receipts(), load.calls()).await;
-    history.rules = rules(interruptions);
+    history.rules = Rules { silences: vec![silence], on_their_way: crate::ON_THEIR_WAY, ..rules(interruptions) };
     history.assert_sound();
     println!("{point}: {findings}; {} jobs in all ({})", load.accepted.len(), load.counts());
 }

@@ -133,7 +133,7 @@ impl Ca {
 
 /// What curl gets with TLS; `None`: no connection.
 fn over_tls(node: &Node, folder: &Path, with: &[&str]) -> Option<u16> {
-    let url = format!("https://127.0.0.1:{}/readyz", node.http().port());
+    let url = format!("https://127.0.0.1:{}/healthz", node.http().port());
     let mut curl = Command::new("curl");
     let output = curl.current_dir(folder).args(["-sS", "-i", "-m", "30"]).args(with).arg(url).output().unwrap();
     eprint!("{}", String::from_utf8_lossy(&output.stderr));

@@ -225,6 +225,9 @@ fn times(variable: &str, small: usize) -> usize {
     asked.unwrap_or(small)
 }
 
+/// More requests to handlers than a node has on their way at one moment, which it sends when it thaws.
+const ON_THEIR_WAY: usize = 8;
+
 /// The facts that the checker needs beside the history. Times on the wire have a resolution of 1 ms.
 fn rules(interruptions: Vec<Interruption>) -> Rules {
     Rules { interruptions, clock_skew: Duration::from_millis(2), ..Rules::default() }

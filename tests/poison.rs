@@ -4,13 +4,17 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use longshore_harness::{DeadLetter, Job, Node, Reply, World, reads};
+use longshore_harness::{DeadLetter, Job, Node, NodeBuilder, Reply, World, reads};
 use serde_json::{Value, json};
 
 use crate::{is_emptied, times, world};
 
-/// Well below the lease of 30 s: a job that had to wait for the lease would be too late.
-const WITHIN: Duration = Duration::from_secs(20);
+/// Well below the lease of [`node`]: a job that had to wait for that would be too late.
+const WITHIN: Duration = Duration::from_secs(120);
+
+fn node(world: &World) -> NodeBuilder<'_> {
+    world.node().with("node", "lease = '10m'")
+}
 
 /// Headers that cannot be read, and the error text for each.
 const BROKEN: &[(&[u8], &str)] = &[
@@ -52,7 +56,7 @@ async fn is_unharmed(world: &World, node: &Node) {
 #[tokio::test]
 async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_go_on() {
     let world = world().await;
-    let node = world.node().with("types.long", "handler = 'sleep'").start().await;
+    let node = node(&world).with("types.long", "handler = 'sleep'").start().await;
     let long = world.publish("long").json(json!({"ms": 6_000})).await;
     world.eventually_is(&long, "running", WITHIN).await;
     let mut bytes = world.bytes().await;
@@ -155,7 +159,7 @@ async fn a_reply_that_is_lost_while_its_handler_is_looked_for_is_found() {
     let world = world().await;
     let settings =
         crate::served_by("remote", &format!("max_attempts = 1000\ntimeout = '1h'\nslots = 1\n{}", crate::AT_ONCE));
-    let node = world.node().with("types.late", &settings).start().await;
+    let node = node(&world).with("types.late", &settings).start().await;
     let mut work = world.client().subscribe("longshore.work.*.late").await.unwrap();
     world.client().flush().await.unwrap();
     let mut bytes = world.bytes().await;
@@ -201,7 +205,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     let broken = times("LONGSHORE_TEST_POISON", 40);
     let world = world().await;
     let again = format!("max_attempts = 1000\n{}", crate::AT_ONCE);
-    let start = || world.node().with("types.counted", "slots = 64").with("types.broken", &again).start();
+    let start = || node(&world).with("types.counted", "slots = 64").with("types.broken", &again).start();
     let nodes = [start().await, start().await];
     let counted = world.handler("counted").start(async |_| {
         // Long enough for a node to hold the job while the other node checks for lost jobs.
@@ -316,7 +320,7 @@ async fn a_request_that_cannot_be_read_costs_itself_alone() {
 async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     let world = world().await;
     let types = format!("timeout = '5s'\nmax_attempts = {}\n{}", BROKEN.len() + 1, crate::AT_ONCE);
-    let node = world.node().with("types.broken", &types).start().await;
+    let node = node(&world).with("types.broken", &types).start().await;
     let slow = world.handler("slow").start(async |_| {
         tokio::time::sleep(Duration::from_secs(4)).await;
         Reply::json(json!("slow"))
@@ -367,7 +371,7 @@ async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
 #[tokio::test]
 async fn a_status_in_a_reply_is_neither_a_success_nor_a_missing_handler() {
     let world = world().await;
-    let node = world.node().with("types.status", "max_attempts = 1");
+    let node = node(&world).with("types.status", "max_attempts = 1");
     let node = node.with("types.forged", "max_attempts = 1\nno_handler_grace = '600ms'").start().await;
     let mut work = world.client().subscribe("longshore.work.*.*").await.unwrap();
     world.client().flush().await.unwrap();

@@ -528,6 +528,7 @@ impl Stage {
             interruptions: struck.interruptions.clone(),
             silences: struck.silences.clone(),
             lease: Some(LEASE),
+            on_their_way: crate::ON_THEIR_WAY,
             clock_skew: Duration::from_millis(2),
             ..Rules::default()
         };

@@ -280,6 +280,9 @@ impl<'w> Faults<'w> {
     }
 }
 
+/// The workers of a node.
+pub(super) const WORKERS: usize = 16;
+
 /// Short enough for many takeovers, long enough for a loaded machine; with three servers, longer than an election.
 pub(super) fn lease(world: &World) -> Duration {
     Duration::from_secs(if world.server_cluster().is_some() { 6 } else { 2 })
@@ -288,7 +291,7 @@ pub(super) fn lease(world: &World) -> Duration {
 fn builder(world: &World, number: usize, clocks: i64) -> NodeBuilder<'_> {
     let lease = format!("lease = '{}s'\nshutdown_grace = '1s'", lease(world).as_secs());
     let node = world.node().name(&format!("n{number}")).config(SETTINGS).config(jobs::SETTINGS).with("node", &lease);
-    let node = node.with("queues.main", "concurrency = 16");
+    let node = node.with("queues.main", &format!("concurrency = {WORKERS}"));
     match [clocks, -clocks, 0][number % 3] {
         0 => node,
         ahead => node.clock(ahead),

@@ -121,6 +121,7 @@ impl Chaos {
             silences: faults.silences,
             lease: Some(faults::lease(world)),
             clock_skew: if self.clocks == 0 { GRAIN } else { MEASURED },
+            on_their_way: faults::WORKERS,
             ..Rules::default()
         };
         let mut sorts = BTreeMap::new();
@@ -132,6 +133,8 @@ impl Chaos {
         let again: Vec<Timestamp> =
             repeated_calls(&history.calls, &history.events).into_iter().map(|call| call.start).collect();
         let violations = history.check();
+        history.rules.on_their_way = 0;
+        let on_their_way = history.check().len() - violations.len();
         Report {
             chaos: self,
             sorts,
@@ -139,6 +142,7 @@ impl Chaos {
             calls: history.calls.len(),
             again: by_fault(&again, &named),
             leases_lost: leases_lost(&history),
+            on_their_way,
             at_once: history
                 .limits
                 .iter()

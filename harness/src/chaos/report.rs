@@ -26,6 +26,8 @@ pub struct Report {
     pub again: BTreeMap<String, usize>,
     /// Attempts that failed because their node was gone.
     pub leases_lost: usize,
+    /// Calls that a node had on their way when it was frozen, and made when it thawed.
+    pub on_their_way: usize,
     /// The most calls at work at once, by concurrency limit.
     pub at_once: BTreeMap<String, usize>,
     /// Pauses of queues and types that were answered.
@@ -94,7 +96,8 @@ impl fmt::Display for Report {
         writeln!(f, "accepted {accepted} ({}), runs with a record {}", sorts.join(", "), self.runs)?;
         let again: usize = self.again.values().sum();
         writeln!(f, "calls of remote handlers {}, of those with repeated work {again}", self.calls)?;
-        writeln!(f, "attempts that lost their lease {}", self.leases_lost)?;
+        let (lost, on_their_way) = (self.leases_lost, self.on_their_way);
+        writeln!(f, "attempts that lost their lease {lost}; calls that a frozen node had on their way {on_their_way}")?;
         let at_once: Vec<String> = self.at_once.iter().map(|(limit, most)| format!("{limit} {most}")).collect();
         writeln!(f, "pauses {}; most at work at once: {}", self.pauses, at_once.join(", "))?;
         writeln!(f, "the machine stood still for at most {} ms", self.stalled.as_millis())?;

@@ -24,7 +24,7 @@ pub(super) struct Run<'h> {
 
 impl Run<'_> {
     pub(super) fn violation(&self, kind: Kind, detail: impl Into<String>) -> Violation {
-        Violation { tenant: self.tenant.clone(), run_id: self.id.clone(), kind, detail: detail.into() }
+        Violation { tenant: self.tenant.clone(), run_id: self.id.clone(), kind, detail: detail.into(), thawed: None }
     }
 
     /// Whether the run may lack all traces because its settings say so.

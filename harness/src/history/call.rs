@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::by_run::Run;
 use super::facts::{Call, Rules};
@@ -48,16 +48,18 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
 /// Whether this call should never have begun: the run had ended, or another node had taken it over while the call's
 /// node was frozen.
 fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) -> bool {
-    let frozen = call.node.as_deref().and_then(|node| lease::back_from(node, call.start, rules));
+    let frozen = lease::back_from(call.node.as_deref(), call.start, rules);
     let name = format!("attempt {} of round {}", call.attempt, call.round);
-    let node = call.node.as_deref().unwrap_or("");
-    if let Some((from, until)) = frozen
+    let mut stale = |(node, until): (&str, Timestamp), after: SignedDuration, what: &str| {
+        let detail = format!("{name} was called by {node} after its freeze, {after:#} after {what}");
+        let thawed = Some((node.to_owned(), until));
+        found.push(Violation { thawed, ..run.violation(Kind::StaleStart, detail) });
+    };
+    if let Some((node, from, until)) = frozen
         && let Some(other) = taken_over(call, run, rules).filter(|other| other.start > from && other.start <= until)
     {
-        let (taker, ago) = (other.node.as_deref().unwrap_or(""), call.start.duration_since(other.start));
-        let detail =
-            format!("{name} was called by {node} after its freeze, {ago:#} after {taker} had called its handler");
-        found.push(run.violation(Kind::StaleStart, detail));
+        let taker = other.node.as_deref().unwrap_or("");
+        stale((node, until), call.start.duration_since(other.start), &format!("{taker} had called its handler"));
         return true;
     }
     let Some(ended) = ended_at(call.round, run) else { return false };
@@ -65,11 +67,11 @@ fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Vio
     if late <= span(rules.clock_skew + rules.call_delay) || lease::servers_were_silent(call.start, rules) {
         return false;
     }
-    if frozen.is_some_and(|(from, _)| from < ended) {
-        let detail = format!("{name} was called by {node} after its freeze, {late:#} after the run's end");
-        found.push(run.violation(Kind::StaleStart, detail));
-    } else {
-        found.push(run.violation(Kind::CallAfterEnd, format!("{name} was called {late:#} after the run's end")));
+    match frozen.filter(|(_, from, _)| *from < ended) {
+        Some((node, _, until)) => stale((node, until), late, "the run's end"),
+        None => {
+            found.push(run.violation(Kind::CallAfterEnd, format!("{name} was called {late:#} after the run's end")));
+        }
     }
     true
 }

@@ -171,6 +171,9 @@ pub struct Rules {
     pub lease: Option<Duration>,
     /// The maximum delay between a call's start and the handler's note of it. 250 ms by default.
     pub call_delay: Duration,
+    /// How many requests to handlers a node may have on their way, after the last check of their leases, when it is
+    /// frozen: no more than it has workers. It sends them when it thaws. Zero by default.
+    pub on_their_way: usize,
     /// Whether every handler wrote down every call; if so, a run without a call has not run.
     pub calls_complete: bool,
     /// Whether records are kept for longer than the test runs; if so, a finished run without a record has lost it. True
@@ -187,6 +190,7 @@ impl Default for Rules {
             silences: Vec::new(),
             lease: None,
             call_delay: Duration::from_millis(250),
+            on_their_way: 0,
             calls_complete: false,
             records_kept: true,
         }

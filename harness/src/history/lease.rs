@@ -5,6 +5,7 @@
 //! a silence is at most half a lease old, and another node may take its jobs from half a lease after the silence began,
 //! if the silence lasts that long. A shorter silence costs no holder its lease.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -120,14 +121,24 @@ fn join<'s>(silences: impl Iterator<Item = &'s Silence>, lease: Duration) -> Vec
     joined
 }
 
-/// The freeze or cut of this node alone from which it had just come back at that moment: it may have held its jobs from
-/// before. `None` without a lease, which defines how long "just" is.
-pub(super) fn back_from(node: &str, at: Timestamp, rules: &Rules) -> Option<(Timestamp, Timestamp)> {
-    let lease = rules.lease?;
+/// The node that had just come back from a freeze or cut of it alone at that moment, and when that began and ended: it
+/// may have held its jobs from before. `None` as the node is any. Without a lease, which defines how long "just" is,
+/// that is a second.
+pub(super) fn back_from<'r>(
+    node: Option<&str>,
+    at: Timestamp,
+    rules: &'r Rules,
+) -> Option<(&'r str, Timestamp, Timestamp)> {
+    let lease = rules.lease.unwrap_or(Duration::from_secs(1));
     // The test reads the clock around the signal that thaws the node, not exactly at it.
     let latest = at + span(rules.call_delay);
-    let own = rules.silences.iter().filter(|silence| silence.node.as_deref() == Some(node) && silence.until <= latest);
-    join(own, lease).into_iter().next_back().filter(|(_, until)| at.duration_since(*until) <= span(lease))
+    let names: BTreeSet<&str> = rules.silences.iter().filter_map(|silence| silence.node.as_deref()).collect();
+    names.into_iter().filter(|name| node.is_none_or(|node| node == *name)).find_map(|name| {
+        let own = |silence: &&Silence| silence.node.as_deref() == Some(name) && silence.until <= latest;
+        let last = join(rules.silences.iter().filter(own), lease).pop();
+        let (from, until) = last.filter(|(_, until)| at.duration_since(*until) <= span(lease))?;
+        Some((name, from, until))
+    })
 }
 
 /// Whether the servers were silent at that moment or just before: messages sent before that arrive late.

@@ -72,6 +72,7 @@ impl History {
         concurrency::judge(self, &runs, &mut found);
         order::judge(self, &runs, &mut found);
         recurring::judge(self, &runs, &mut found);
+        violation::excuse(&mut found, self.rules.on_their_way);
         found.sort();
         found
     }

@@ -37,6 +37,7 @@ pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violati
             run_id: schedule.run_of(due),
             kind: Kind::FiringMissing,
             detail: format!("the schedule {} was due at {due}, and there is no such run", schedule.id),
+            thawed: None,
         });
         found.extend(missing);
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use jiff::Timestamp;
+
 macro_rules! kinds {
     ($($(#[doc = $words:literal])+ $name:ident,)+) => {
         /// A kind of breach. Each has a test that seeds it.
@@ -101,6 +103,18 @@ pub struct Violation {
     pub kind: Kind,
     /// The observed facts.
     pub detail: String,
+    /// Of a [`Kind::StaleStart`], the node and the end of its freeze.
+    pub thawed: Option<(String, Timestamp)>,
+}
+
+/// Leaves out the calls that a node may have had on their way when it was frozen, if there are no more than `most`
+/// after one freeze.
+pub(super) fn excuse(found: &mut Vec<Violation>, most: usize) {
+    let mut after: BTreeMap<(String, Timestamp), usize> = BTreeMap::new();
+    for thawed in found.iter().filter_map(|violation| violation.thawed.clone()) {
+        *after.entry(thawed).or_default() += 1;
+    }
+    found.retain(|violation| violation.thawed.as_ref().is_none_or(|thawed| after[thawed] > most));
 }
 
 impl fmt::Display for Violation {

@@ -121,7 +121,7 @@ impl Report {
             |open| json!({"tenant": open.tenant, "run_id": open.run_id, "last": open.last, "since": at(open.since)}),
         );
         let violations = self.findings.iter().map(|Finding { violation, evidence }| {
-            let Violation { tenant, run_id, kind, detail } = violation;
+            let Violation { tenant, run_id, kind, detail, .. } = violation;
             json!({"kind": format!("{kind:?}"), "tenant": tenant, "run_id": run_id, "detail": detail, "evidence": evidence})
         });
         let kinds: BTreeMap<String, usize> =

@@ -122,6 +122,14 @@ fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
     let mut history = taken_over(Some(call("a", 1, 13, Some(14))));
     history.calls.remove(1);
     assert_eq!(kinds(&history), [Kind::StaleStart]);
+    // Nor may it say which node called it.
+    history.calls[1].node = None;
+    assert_eq!(kinds(&history), [Kind::StaleStart]);
+    // Requests that were on their way are no more than the node has workers.
+    history.rules.on_their_way = 1;
+    assert_eq!(kinds(&history), []);
+    history.calls.push(call("a", 1, 13, None));
+    assert_eq!(kinds(&history), [Kind::StaleStart, Kind::StaleStart]);
     // This long after its freeze, the freeze is no longer the cause.
     let mut history = taken_over(Some(call("a", 1, 14, Some(15))));
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
