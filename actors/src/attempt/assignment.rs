@@ -119,12 +119,12 @@ impl Assignment {
         }
     }
 
-    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait for what is
-    /// returned.
-    pub(crate) async fn come_to_place(&mut self) -> Option<ClaimPlace> {
-        let place = self.place.take()?;
-        place.comes().await;
-        Some(place)
+    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait until its place is
+    /// dropped.
+    pub(crate) async fn come_to_place(&self) {
+        if let Some(place) = &self.place {
+            place.comes().await;
+        }
     }
 
     /// Says which trace it belongs to.

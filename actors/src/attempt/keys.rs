@@ -80,20 +80,26 @@ fn key_to_claim<'j, P: RunPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<K
     })
 }
 
-/// What a job that is about to start finds of its key.
-pub(crate) enum AtBegin {
-    /// It has the key, or needs none.
-    Owned,
-    /// It may not start, because of other runs of its key: this follows instead.
-    Refused(Settlement),
+/// Why a job that is about to start may not, for the sake of its keys.
+pub(crate) enum Denied {
+    /// Because of other runs of its key; this follows instead.
+    Settled(Settlement),
     /// Another write of the run's record came first; this record is stored now.
     Overtaken(Option<Box<Found>>),
+    /// The server did not answer.
+    Unanswered(Error),
 }
 
-impl AtBegin {
+impl From<Error> for Denied {
+    fn from(error: Error) -> Self {
+        Self::Unanswered(error)
+    }
+}
+
+impl Denied {
     /// The job waits for other runs of its concurrency key, out of the way of others.
     pub(super) fn waits(assignment: &Assignment) -> Self {
-        Self::Refused(Settlement::Park { since: assignment.since, reason: Some(DeferReason::Concurrency) })
+        Self::Settled(Settlement::Park { since: assignment.since, reason: Some(DeferReason::Concurrency) })
     }
 }
 
@@ -104,13 +110,11 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
     instead: Option<&Settlement>,
-) -> Result<AtBegin, Error> {
+) -> Result<(), Denied> {
     let job = &assignment.job;
-    let Some(key) = key_to_claim(ports, job, &attempt_state.run) else { return Ok(AtBegin::Owned) };
-    if ports.server().is_recorded_first(key.unique)
-        && let Some(overtaken) = record_first(ports, assignment, attempt_state, instead, "before-key").await?
-    {
-        return Ok(overtaken);
+    let Some(key) = key_to_claim(ports, job, &attempt_state.run) else { return Ok(()) };
+    if ports.server().is_recorded_first(key.unique) {
+        record_first(ports, assignment, attempt_state, instead, "before-key").await?;
     }
     let run = &mut attempt_state.run;
     let PublishedJob { headers, body, .. } = &assignment.payload;
@@ -119,35 +123,34 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     // later job have come since.
     let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
     let wanted = KeyRequest { key: &key, print, replaces, again: run.round > 1 };
-    Ok(match own(ports, job, wanted).await? {
+    Err(match own(ports, job, wanted).await? {
         Owner::This => {
             key.note_claimed(run);
-            AtBegin::Owned
+            return Ok(());
         }
-        Owner::Unknown(found) => AtBegin::Overtaken(found),
-        Owner::Other(of) if run.round == 1 => AtBegin::Refused(Settlement::Duplicate(of)),
+        Owner::Unknown(found) => Denied::Overtaken(found),
+        Owner::Other(of) if run.round == 1 => Denied::Settled(Settlement::Duplicate(of)),
         // Its dead letter is gone: the job must not be lost.
         Owner::Other(of) => {
             let reason = format!("its idempotency key belongs to run {of} by now: replay it once the key is free");
-            AtBegin::Refused(Settlement::Dead(Failure::new(ErrorKind::Permanent, reason)))
+            Denied::Settled(Settlement::Dead(Failure::new(ErrorKind::Permanent, reason)))
         }
     })
 }
 
 /// Stores the record of a run that has none, as one that waits, before its key is claimed, or it comes to a line: a
-/// node that finds it there then finds the record as well. `point` is the fail point after that. Returns what the job
-/// finds if another write of the record came first.
+/// node that finds it there then finds the record as well. `point` is the fail point after that.
 pub(super) async fn record_first<P: Ports>(
     ports: &P,
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
     instead: Option<&Settlement>,
     point: &'static str,
-) -> Result<Option<AtBegin>, Error> {
+) -> Result<(), Denied> {
     let run = &mut attempt_state.run;
     // A job that came through `submit` or waited has a record.
     if run.held_by.is_some() || !run.seal.is_empty() {
-        return Ok(None);
+        return Ok(());
     }
     run.held_by = Some(assignment.arrival.holding.clone());
     if let Some(settlement @ Settlement::Schedule(_)) = instead {
@@ -157,10 +160,10 @@ pub(super) async fn record_first<P: Ports>(
     ports.sign(run);
     match ports.server().write_record(run, attempt_state.expected).await? {
         Written::Won(revision) => attempt_state.expected = revision,
-        Written::Lost(found) => return Ok(Some(AtBegin::Overtaken(found))),
+        Written::Lost(found) => return Err(Denied::Overtaken(found)),
     }
     fail_point::pass(point);
-    Ok(None)
+    Ok(())
 }
 
 pub(crate) struct KeyRequest<'k> {

@@ -14,7 +14,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::attempt::announce::announce;
 use crate::attempt::assignment::Assignment;
-use crate::attempt::begin::{self, Begun};
+use crate::attempt::begin;
 use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::perform;
@@ -87,7 +87,7 @@ impl WorkerState {
     }
 
     async fn attend(&self, assignment: Box<Assignment>) {
-        let Begun::Work(mut running) = begin::begin(&*self.ports, assignment).await else { return };
+        let Some(mut running) = begin::begin(&*self.ports, assignment).await else { return };
         if let Err(lacks) = self.spends(&mut running.assignment).await {
             let RunningAttempt { assignment, attempt_state, .. } = running;
             return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit(lacks)).await;

@@ -8,14 +8,15 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::{DeferReason, LOGGED_WITHIN, State};
 use longshore_domain::{ErrorKind, Run};
 
-use super::claim::{Begun, put_off, write_claim};
+use super::disposition::Disposition;
+use super::write_claim;
 use crate::attempt::assignment::Assignment;
+use crate::attempt::holders;
 use crate::attempt::keys::{self, line};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
-use crate::attempt::{conclude, holders};
-use crate::commit::{AfterCommit, Commit, chain};
-use crate::ports::{Rules as _, Server as _};
+use crate::commit::{Commit, chain};
+use crate::ports::Rules as _;
 use crate::runtime::log_run::{About, log_run};
 
 /// How often per lease a job whose holder is silent is delivered again.
@@ -23,44 +24,24 @@ const LOOKS_PER_LEASE: u32 = 4;
 
 pub(super) async fn not_begun<P: Ports>(
     ports: &P,
-    assignment: Box<Assignment>,
+    assignment: &mut Assignment,
     found: Found,
     verdict: Verdict,
-) -> Begun {
+) -> Result<AttemptState, Disposition> {
     let Found { run, revision } = found;
     let run = Box::new(run);
-    match verdict {
-        Verdict::Drop => ports.server().ack(assignment.ack_token).await,
+    Err(match verdict {
+        Verdict::Drop => Disposition::Acknowledge,
         Verdict::HeldElsewhere => return held_elsewhere(ports, assignment, run, revision).await,
-        Verdict::TakeOver => take_over(ports, assignment, run, revision).await,
+        Verdict::TakeOver => take_over(ports, assignment, run, revision),
         // Its node removes this message, if it was not on its way by then.
-        Verdict::PublishEnd if run.is_being_logged(ports.now()) => {
-            ports.server().nak_after(assignment.ack_token, LOGGED_WITHIN).await;
-        }
+        Verdict::PublishEnd if run.is_being_logged(ports.now()) => Disposition::ReturnAfter(LOGGED_WITHIN),
         Verdict::CarryOut | Verdict::PublishEnd => {
             // It may have been cancelled, or have made way, just after a node had taken a key over for it.
-            if (verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some())
-                && let Err(error) = keys::finish_take_over(ports, &assignment.job, &run).await
-            {
-                return put_off(ports, assignment, &error).await;
+            if verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some() {
+                keys::finish_take_over(ports, &assignment.job, &run).await?;
             }
-            // Decided under this message, or cancelled: events that may be missing are published, and the decision is
-            // carried out again.
-            let follow_up = follow_up::plan(&run);
-            let published = match run.state {
-                State::Duplicate { .. } if run.published && verdict == Verdict::PublishEnd => {
-                    Published::at_made_way(&run)
-                }
-                // It may have made way before anything of it was published.
-                State::Duplicate { .. } if run.published => Published::nothing(),
-                _ => ports.server().published_at_redelivery(&run),
-            };
-            let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
-            commit.follow_up = follow_up;
-            commit.next = chain::next(ports, &commit.run, &commit.payload);
-            commit.line = line::of(ports.policies(), &assignment.job).map(Box::new);
-            commit.after = AfterCommit::Ack(assignment.ack_token);
-            ports.commit(Box::new(commit)).await;
+            again(ports, assignment, run, verdict)
         }
         Verdict::Begin { .. }
         | Verdict::BeginAgain { .. }
@@ -68,26 +49,46 @@ pub(super) async fn not_begun<P: Ports>(
         | Verdict::Occupied
         | Verdict::Unproven
         | Verdict::StaleRecord => unreachable!("what may begin has been begun"),
-    }
-    Begun::Over
+    })
+}
+
+/// Decided under this message, or cancelled: events that may be missing are published, and the decision is carried out
+/// again.
+fn again<P: Ports>(ports: &P, assignment: &Assignment, run: Box<Run>, verdict: Verdict) -> Disposition {
+    let follow_up = follow_up::plan(&run);
+    let published = match run.state {
+        State::Duplicate { .. } if run.published && verdict == Verdict::PublishEnd => Published::at_made_way(&run),
+        // It may have made way before anything of it was published.
+        State::Duplicate { .. } if run.published => Published::nothing(),
+        _ => ports.server().published_at_redelivery(&run),
+    };
+    let mut commit = Commit::of_stored(run, assignment.payload.clone(), published, ports.author());
+    commit.follow_up = follow_up;
+    commit.next = chain::next(ports, &commit.run, &commit.payload);
+    commit.line = line::of(ports.policies(), &assignment.job).map(Box::new);
+    Disposition::Again(Box::new(commit))
 }
 
 /// The run waits for its time, perhaps held locally by another node: the write takes it away, then it is scheduled.
-async fn take_over<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
+fn take_over<P: Ports>(ports: &P, assignment: &Assignment, mut run: Box<Run>, revision: u64) -> Disposition {
     let published = ports.server().published_at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     ports.sign(&mut run);
     let follow_up = follow_up::plan(&run);
-    let mut commit = Commit::to_write(run, assignment.payload, revision, published, ports.author());
-    commit.arrival = Some(assignment.arrival);
+    let mut commit = Commit::to_write(run, assignment.payload.clone(), revision, published, ports.author());
+    commit.arrival = Some(assignment.arrival.clone());
     commit.follow_up = follow_up;
-    commit.after = AfterCommit::Ack(assignment.ack_token);
-    ports.commit(Box::new(commit)).await;
+    Disposition::Again(Box::new(commit))
 }
 
 /// The record says that an attempt of the run is running under this very message: its holder lost the lease, or the
 /// server delivered the job again too early. The time of the holder's last sign decides.
-async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+async fn held_elsewhere<P: Ports>(
+    ports: &P,
+    assignment: &mut Assignment,
+    run: Box<Run>,
+    revision: u64,
+) -> Result<AttemptState, Disposition> {
     // The time of asking counts: this node may be frozen before it judges the answer.
     let asked_at = ports.now();
     let holder = holders::ask(ports, &run).await;
@@ -95,18 +96,16 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
         return take_up_claim(ports, assignment, run, revision).await;
     }
     let lease = ports.lease();
-    if ports.server().lease_is_lost(&run, holder, asked_at, lease) {
-        lease_lost(ports, assignment, run, revision).await;
+    Err(if ports.server().lease_is_lost(&run, holder, asked_at, lease) {
+        lease_lost(ports, assignment, run, revision)
     } else if let HolderStatus::Silent(seen_at) = holder {
         // The job comes again when the lease would be over, unless its holder renews it meanwhile. It comes sooner than
         // that, as a holder that only had no connection may answer then.
         let over_at = protocol::last_sign(&run, seen_at).plus(lease);
-        let again_after = over_at.since(ports.now()).min(lease / LOOKS_PER_LEASE);
-        ports.server().nak_after(assignment.ack_token, again_after).await;
+        Disposition::ReturnAfter(over_at.since(ports.now()).min(lease / LOOKS_PER_LEASE))
     } else {
-        assignment.ack_token.abandon();
-    }
-    Begun::Over
+        Disposition::Abandon
+    })
 }
 
 /// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
@@ -114,28 +113,26 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
 /// the claim is taken back instead.
 async fn take_up_claim<P: Ports>(
     ports: &P,
-    mut assignment: Box<Assignment>,
+    assignment: &mut Assignment,
     mut run: Box<Run>,
     revision: u64,
-) -> Begun {
+) -> Result<AttemptState, Disposition> {
     let published = ports.server().published_at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
-    if let Some(park) = assignment.park.take() {
-        let outcome = Outcome::OverLimit(park.reason.unwrap_or(DeferReason::Busy));
-        let attempt_state = AttemptState::new(run, revision, published, true);
-        conclude::judge(ports, assignment, attempt_state, outcome).await;
-        return Begun::Over;
+    let park = assignment.park.take();
+    if park.is_none() {
+        run.begin_instead(ports.node(), ports.now());
     }
-    run.begin_instead(ports.node(), ports.now());
     let attempt_state = AttemptState::new(run, revision, published, true);
-    write_claim(ports, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
-        assignment.ack_token.abandon();
-        Begun::Over
-    })
+    if let Some(park) = park {
+        let outcome = Outcome::OverLimit(park.reason.unwrap_or(DeferReason::Busy));
+        return Err(Disposition::End(attempt_state.into(), outcome));
+    }
+    write_claim(ports, assignment, attempt_state).await?.map_err(|_| Disposition::Abandon)
 }
 
 /// The attempt in the record lost its lease: it is settled so, and its events are published in its node's place.
-async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
+fn lease_lost<P: Ports>(ports: &P, assignment: &mut Assignment, run: Box<Run>, revision: u64) -> Disposition {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     let about = About::run(&run).traced(assignment.payload.trace_id());
     log_run!(warn, about, node = %silent, "its holder lost the lease");
@@ -149,5 +146,5 @@ async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: B
     let mut attempt_state = AttemptState::new(run, revision, published, true);
     // The node that started it has counted its start.
     attempt_state.is_counted = true;
-    conclude::judge(ports, assignment, attempt_state, outcome).await;
+    Disposition::End(attempt_state.into(), outcome)
 }

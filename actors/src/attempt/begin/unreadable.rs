@@ -8,10 +8,10 @@ use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId};
 
-use super::claim::{Begun, fresh, put_off};
+use super::disposition::Disposition;
+use super::fresh;
 use super::not_begun::not_begun;
 use crate::attempt::assignment::Assignment;
-use crate::attempt::conclude;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::has_other_id;
@@ -27,42 +27,40 @@ pub(super) const UNPROVEN: &str =
 /// The dead letter gets the id that the job names if that id has no record, else the id derived from the job's position
 /// in its lane. A job that claims to be sent by a node never gets the id that it names. The job may be a dead letter
 /// already: by a node that died before it acknowledged.
-pub(super) async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason: String) -> Begun {
+pub(super) async fn unreadable<P: Ports>(
+    ports: &P,
+    assignment: &mut Assignment,
+    reason: String,
+) -> Result<AttemptState, Disposition> {
     let is_forged = assignment.arrival.seal.is_some();
-    assignment.arrival = as_bare(assignment.arrival);
-    for run_id in ids_of(&assignment).into_iter().skip(usize::from(is_forged)) {
-        rename(&mut assignment, run_id);
-        let job = &assignment.job;
-        let found = match ports.server().read_record(&job.tenant, &job.run_id).await {
-            Ok(found) => found,
-            Err(error) => return put_off(ports, assignment, &error).await,
-        };
+    assignment.arrival = as_bare(assignment.arrival.clone());
+    for run_id in ids_of(assignment).into_iter().skip(usize::from(is_forged)) {
+        rename(assignment, run_id);
+        let found = ports.server().read_record(&assignment.job.tenant, &assignment.job.run_id).await?;
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let attempt_state = match (verdict, found) {
-            (_, None) => refused(ports, &assignment, 0),
+            (_, None) => refused(ports, assignment, 0),
             (Verdict::BeginAnew, Some(found))
                 if !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
             {
-                refused(ports, &assignment, found.revision)
+                refused(ports, assignment, found.revision)
             }
             // A node that could read it put it back: one of another version, or before the limit on its size was lower.
             (Verdict::BeginAgain { .. }, Some(Found { run, revision })) => {
                 let published = ports.server().published_at_redelivery(&run);
                 AttemptState::new(Box::new(run), revision, published, true)
             }
-            (verdict, Some(found)) if is_of(&found.run, &assignment) => {
+            (verdict, Some(found)) if is_of(&found.run, assignment) => {
                 return not_begun(ports, assignment, found, verdict).await;
             }
             _ => continue,
         };
         let failure = Failure::new(ErrorKind::Invalid, reason);
         log_run!(warn, assignment.about(), "invalid job: {}", failure.message);
-        conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead(failure)).await;
-        return Begun::Over;
+        return Err(Disposition::Settle(attempt_state.into(), Settlement::Dead(failure)));
     }
     log_run!(error, assignment.about(), "an invalid job finds no id of its own; it comes again");
-    assignment.ack_token.abandon();
-    Begun::Over
+    Err(Disposition::Abandon)
 }
 
 /// The state of a job that is refused, whose run has no record yet. It has only one event, that of its dead letter.

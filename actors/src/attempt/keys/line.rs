@@ -18,7 +18,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
 
 use crate::attempt::assignment::{Assignment, number_of};
-use crate::attempt::keys::{AtBegin, order, record_first};
+use crate::attempt::keys::{Denied, order, record_first};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::note_logged;
@@ -46,21 +46,19 @@ pub(crate) async fn come<P: Ports>(
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
     instead: Option<&Settlement>,
-) -> Result<AtBegin, Error> {
+) -> Result<(), Denied> {
     let job = &assignment.job;
     let parks = match instead {
         None => false,
         Some(Settlement::Park { .. }) => true,
         // It waits for its time, and comes to its line or order after that.
-        Some(_) => return Ok(AtBegin::Owned),
+        Some(_) => return Ok(()),
     };
     // A key has a line or an order, or neither.
     let Some(id) = of(ports.policies(), job) else { return order::come(ports, assignment, attempt_state, parks).await };
     let policy = ports.policy(job);
     let (on_busy, max) = (policy.on_busy, policy.key_concurrency);
-    if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
-        return Ok(overtaken);
-    }
+    record_first(ports, assignment, attempt_state, None, "before-line").await?;
     let me = member(&attempt_state.run, assignment);
     loop {
         let (line, revision) = ports.server().read_line(&id).await?;
@@ -74,20 +72,20 @@ pub(crate) async fn come<P: Ports>(
                 Err(error) if error.is_stream_full() => {
                     let at = ports.now().plus(NO_ROOM.mul_f64(1.0 + ports.chance()));
                     let reason = DeferReason::Concurrency;
-                    return Ok(AtBegin::Refused(Settlement::Defer { at, reason, put_back: None }));
+                    return Err(Denied::Settled(Settlement::Defer { at, reason, put_back: None }));
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         for leaving in &judged.cancel {
             end(ports, &job.tenant, &KindKey::of(job.options.as_deref()), leaving).await?;
         }
-        return Ok(match judged.entry {
-            Entry::In => AtBegin::Owned,
-            Entry::Waits(_) if parks => AtBegin::Owned,
-            Entry::Waits(_) => AtBegin::waits(assignment),
-            Entry::Busy(by) | Entry::Superseded(by) => AtBegin::Refused(makes_way(on_busy, &by)),
-        });
+        return match judged.entry {
+            Entry::In => Ok(()),
+            Entry::Waits(_) if parks => Ok(()),
+            Entry::Waits(_) => Err(Denied::waits(assignment)),
+            Entry::Busy(by) | Entry::Superseded(by) => Err(Denied::Settled(makes_way(on_busy, &by))),
+        };
     }
 }
 

@@ -21,7 +21,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Lane, Run, RunId, Timestamp};
 
 use crate::attempt::assignment::{Assignment, Start, number_of};
-use crate::attempt::keys::{AtBegin, record_first};
+use crate::attempt::keys::{Denied, record_first};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::keys::{AT_ONCE, LASTS, first_open};
@@ -55,21 +55,19 @@ pub(crate) async fn come<P: Ports>(
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
     parks: bool,
-) -> Result<AtBegin, Error> {
-    let Some(id) = of(ports.policies(), &assignment.job) else { return Ok(AtBegin::Owned) };
+) -> Result<(), Denied> {
+    let Some(id) = of(ports.policies(), &assignment.job) else { return Ok(()) };
     let run = &mut attempt_state.run;
     if run.has_started() {
         // Its turn lasts until it has ended.
-        return Ok(AtBegin::Owned);
+        return Ok(());
     }
     let turn = Turn { key: id.key.clone(), number: number(ports.server(), assignment) };
     let number = run.turn.get_or_insert_with(|| Box::new(turn)).number;
     if parks {
-        return Ok(AtBegin::Owned);
+        return Ok(());
     }
-    if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
-        return Ok(overtaken);
-    }
+    record_first(ports, assignment, attempt_state, None, "before-line").await?;
     let run = &attempt_state.run;
     let me = Member { run_id: run.run_id.clone(), round: run.round, place: Place { at: assignment.since, number } };
     loop {
@@ -81,14 +79,14 @@ pub(crate) async fn come<P: Ports>(
                     // It only saves others some reads: whether it is written does not matter.
                     drop(ports.server().write_order(&id, &order.without_first(ended), revision, LASTS).await);
                 }
-                return Ok(AtBegin::Owned);
+                return Ok(());
             }
-            Next::After(_) => return Ok(AtBegin::waits(assignment)),
+            Next::After(_) => return Err(Denied::waits(assignment)),
             // All of its batch have ended, and it is among them: another attempt brought it to its end meanwhile. Cut
             // again, the batch would have it once more, for ever.
             Next::Cut if order.batch().iter().any(|member| member.is(&me)) => {
                 let stored = ports.server().read_record(&id.tenant, &me.run_id).await?;
-                return Ok(AtBegin::Overtaken(stored.map(Box::new)));
+                return Err(Denied::Overtaken(stored.map(Box::new)));
             }
             Next::Cut => {
                 let next = cut(ports.server(), &id, Some(&me), ports.now()).await?.order;
@@ -96,8 +94,8 @@ pub(crate) async fn come<P: Ports>(
                     Ok(true) => fail_point::pass("after-line"),
                     Ok(false) => {}
                     // A job that is in no batch may only be parked.
-                    Err(error) if error.is_stream_full() => return Ok(AtBegin::waits(assignment)),
-                    Err(error) => return Err(error),
+                    Err(error) if error.is_stream_full() => return Err(Denied::waits(assignment)),
+                    Err(error) => return Err(error.into()),
                 }
             }
         }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::server::{MemoryServer, Message, read};
 use super::{LEASE, done};
 use crate::attempt::assignment::Assignment;
-use crate::attempt::begin::{Begun, begin};
+use crate::attempt::begin::begin;
 use crate::attempt::conclude;
 use crate::attempt::ports::Ports;
 use crate::attempt::recently_cancelled::RecentlyCancelled;
@@ -106,10 +106,7 @@ impl Node {
 
     /// Begins an attempt; `None`: there is nothing to do for a handler.
     pub(super) fn begins(&self, assignment: Box<Assignment>) -> Option<RunningAttempt> {
-        match done(begin(self, assignment)) {
-            Begun::Work(running) => Some(running),
-            Begun::Over => None,
-        }
+        done(begin(self, assignment))
     }
 
     /// An attempt's end, with a retry through a schedule.
@@ -122,7 +119,7 @@ impl Node {
         let work = async {
             let mut next = Some(assignment);
             while let Some(assignment) = next.take() {
-                let Begun::Work(running) = begin(self, assignment).await else { break };
+                let Some(running) = begin(self, assignment).await else { break };
                 let outcome = handler(&running.attempt_state.run);
                 let RunningAttempt { assignment, attempt_state, .. } = running;
                 let held = conclude::judge_or_hold(self, assignment, attempt_state, outcome).await;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use crate::attempt::assignment::Assignment;
-use crate::attempt::begin::{Begun, begin};
+use crate::attempt::begin::begin;
 use crate::attempt::conclude::HeldRetry;
 use crate::queue::dispatcher::Work;
 use crate::queue::wake_permits::WakePermit;
@@ -74,7 +74,7 @@ async fn attend<'w>(
     assignment: Box<Assignment>,
 ) -> Option<(Box<Hand<'w>>, Box<HeldRetry>)> {
     let hand = Box::new(Hand::of(world, node, queue.delivery_of(&assignment)));
-    let Begun::Work(running) = begin(&*hand, assignment).await else { return None };
+    let running = begin(&*hand, assignment).await?;
     let held = hand.attempt(running).await?;
     Some((hand, held))
 }

@@ -16,7 +16,7 @@ use longshore_domain::{Job, RunId, SmolStr, format_smolstr};
 
 use crate::api::filter::RunFilter;
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::begin::{Begun, begin};
+use crate::attempt::begin::begin;
 use crate::attempt::permits::Permits;
 use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
@@ -104,7 +104,7 @@ pub(crate) struct Hand<'w> {
 /// Works on a job, and on what it holds locally after that: for a mutation that has an attempt of its own.
 pub(crate) async fn work_on(hand: &Hand<'_>, mut next: Option<Box<Assignment>>) {
     while let Some(assignment) = next.take() {
-        if let Begun::Work(running) = begin(hand, assignment).await
+        if let Some(running) = begin(hand, assignment).await
             && let Some(held) = hand.attempt(running).await
         {
             next = held.wait(hand).await.map(Box::new);
