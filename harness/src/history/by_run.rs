@@ -15,6 +15,8 @@ pub(super) struct Run<'h> {
     pub accepted: Option<&'h Accepted>,
     /// The first copy of each event, in the order of the log.
     pub events: Vec<&'h Event>,
+    /// By the id of each: the sequence of its message in the log.
+    pub logged: HashMap<&'h str, u64>,
     /// Every copy of each `started`: any node that published it, not only the first.
     pub starters: Vec<&'h Event>,
     pub record: Option<&'h Record>,
@@ -49,7 +51,7 @@ pub(super) fn runs<'h>(history: &'h History, found: &mut Vec<Violation>) -> Vec<
         runs.of(&call.tenant, &call.run_id).calls.push(call);
     }
     let mut first_copies: HashMap<&str, &Event> = HashMap::new();
-    for Logged { event, .. } in &history.events {
+    for Logged { event, sequence } in &history.events {
         let run = runs.of(&event.tenant, &event.run_id);
         if event.event == EventName::Started {
             run.starters.push(event);
@@ -58,6 +60,7 @@ pub(super) fn runs<'h>(history: &'h History, found: &mut Vec<Violation>) -> Vec<
             Entry::Vacant(place) => {
                 place.insert(event);
                 run.events.push(event);
+                run.logged.insert(&event.id, *sequence);
             }
             Entry::Occupied(first) => {
                 if let Some(difference) = difference(first.get(), event) {
@@ -78,6 +81,7 @@ impl<'h> Runs<'h> {
             id: id.to_owned(),
             accepted: None,
             events: Vec::new(),
+            logged: HashMap::new(),
             starters: Vec::new(),
             record: None,
             dead_letters: Vec::new(),

@@ -20,6 +20,9 @@ use crate::wire::{Event, EventName};
 /// A node that lives for so long after it called a handler has published that.
 const PUBLISHES_WITHIN: Duration = Duration::from_secs(1);
 
+/// Longer than any request is on its way to a handler, on a loaded machine just after its connection was lost.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+
 /// Judges the calls of `run` by its events.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     for call in &run.calls {
@@ -69,11 +72,23 @@ fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Vio
     }
     match frozen.filter(|(_, from, _)| *from < ended) {
         Some((node, _, until)) => stale((node, until), late, "the run's end"),
+        None if late <= span(ON_ITS_WAY) && was_sent_before_the_end(call, run) => return false,
         None => {
             found.push(run.violation(Kind::CallAfterEnd, format!("{name} was called {late:#} after the run's end")));
         }
     }
     true
+}
+
+/// Whether the log had the start of the call's attempt before it had the end, and no other call is that start's: then
+/// the request was on its way when the run was cancelled, or the attempt's time was over.
+fn was_sent_before_the_end(call: &Call, run: &Run<'_>) -> bool {
+    let logged = |event: &Event| run.logged.get(event.id.as_str()).copied();
+    let start = run.events.iter().find(|event| event.event == EventName::Started && is_of_attempt(event, call));
+    let end = run.events.iter().find(|event| event.round.max(1) == call.round && event.event.is_end());
+    let of_it = run.calls.iter().filter(|other| (other.round, other.attempt) == (call.round, call.attempt));
+    let before = start.zip(end).is_some_and(|(start, end)| logged(start) < logged(end));
+    before && of_it.min_by_key(|other| other.start).is_some_and(|first| *first == call)
 }
 
 /// An earlier call, by another node, of the same attempt or a later one, which still held the run: the attempt had not

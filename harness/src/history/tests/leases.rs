@@ -45,6 +45,20 @@ fn a_call_after_the_end_is_found() {
 }
 
 #[test]
+fn a_request_and_the_end_may_cross_on_their_way() {
+    let mut history = history_of("enqueued; started 1 @2; cancelled @4");
+    history.calls = vec![call("a", 1, 8, Some(9))];
+    assert_eq!(kinds(&history), []);
+    // A second call of that start was sent after the first.
+    history.calls.insert(0, call("a", 1, 2, Some(3)));
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+    // A start that was logged with the end may not have been sent before it.
+    history.calls.remove(0);
+    history.events.iter_mut().for_each(|logged| logged.sequence = 1);
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+}
+
+#[test]
 fn the_record_may_have_the_end_before_it_was_published() {
     let mut history = history_of("enqueued; started 1 @2; completed @8");
     history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 7, Some(8))];
@@ -83,9 +97,9 @@ fn a_call_that_died_with_its_node_need_not_be_published() {
 #[test]
 fn what_silent_servers_held_back_comes_late() {
     let mut history = history_of("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @7");
-    history.calls = vec![call("a", 2, 6, Some(7)), call("a", 1, 10, Some(11))];
+    history.calls = vec![call("a", 2, 6, Some(7)), call("a", 1, 13, Some(14))];
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
-    history.rules.silences = vec![silent(None, 3, 10)];
+    history.rules.silences = vec![silent(None, 3, 13)];
     assert_eq!(kinds(&history), []);
 }
 
