@@ -4,21 +4,20 @@ use longshore_domain::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_with::skip_serializing_none;
 
 use super::ApiError;
 
 /// Which entries.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditRequest {
     /// Those written since then; from the beginning if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Entries per page: 100 by default, at most 500.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Where the previous page ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
@@ -33,6 +32,7 @@ pub struct AuditPage {
 }
 
 /// An entry: an action was asked for, or was answered. Both have the same `id`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AuditEntry {
     /// The version of this form: 1.
@@ -50,20 +50,15 @@ pub struct AuditEntry {
     /// The node that answers.
     pub node: String,
     /// Who asks, as the caller says itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// Why, as the caller says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The inbox to which the answer goes, without its last part.
     pub from: String,
     /// What was asked, without payloads and headers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Box<RawValue>>,
     /// The counts in the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Box<RawValue>>,
     /// Why it was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ApiError>,
 }

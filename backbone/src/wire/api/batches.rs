@@ -3,6 +3,7 @@
 use longshore_domain::{BatchId, RunId, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{SubmitRequest, Word, request};
 
@@ -86,21 +87,19 @@ pub struct Batches {
 }
 
 /// A batch as answers show it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchStatus {
     /// Members that have not ended, at most 100; with those that are dead letters, if it waits for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<RunId>,
     /// Why it has failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
     /// When it was created.
     pub created_at: Timestamp,
     /// The time by which it must have completed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     /// When it completed, failed or was cancelled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// Members that did not complete, at most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -108,15 +107,12 @@ pub struct BatchStatus {
     /// Its id.
     pub id: BatchId,
     /// Members by how they have ended, and those that have not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<BatchCounts>,
     /// What a member that is a dead letter means.
     pub on_failure: Word<OnFailure>,
     /// The run of its job, once that is submitted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// When it was sealed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_at: Option<Timestamp>,
     /// How far it is.
     pub state: Word<BatchState>,

@@ -4,24 +4,23 @@ use longshore_domain::breaker::record::{Breaker, Cause, Circuit};
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::Word;
 
 /// Which breakers. An empty request lists all.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BreakersRequest {
     /// Of this tenant; under `_all` of all tenants by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// Of this type.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub job_type: Option<JobType>,
     /// Entries per page: 100 by default, at most 500.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Where the previous page ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
@@ -40,6 +39,7 @@ pub struct ResetRequest {
 }
 
 /// Which breaker is opened.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TripRequest {
@@ -49,10 +49,8 @@ pub struct TripRequest {
     #[serde(rename = "type", deserialize_with = "super::request::job_type")]
     pub job_type: JobType,
     /// The limit key, of a type that has a breaker per key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<SmolStr>,
     /// Until when it is open; by default for the cool-down of its settings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
@@ -67,15 +65,14 @@ pub struct Breakers {
 }
 
 /// A breaker as an answer shows it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreakerStatus {
     /// What opened it, unless it is closed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Word<Cause>>,
     /// Failures in a row while it is closed, and those that opened it while it is not.
     pub failures: u32,
     /// The limit key, of a type that has a breaker per key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<SmolStr>,
     /// Jobs that run as probes.
     pub probes: u32,
@@ -93,7 +90,6 @@ pub struct BreakerStatus {
     #[serde(rename = "type")]
     pub job_type: JobType,
     /// Until when it is open.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 

@@ -3,26 +3,26 @@
 use longshore_domain::{JobType, RunId, SmolStr, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Which limits. An empty request lists all.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConcurrencyRequest {
     /// The keys of this tenant; under `_all` of all tenants by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// Of this type.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub job_type: Option<JobType>,
     /// Entries per page: 100 by default, at most 500.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Where the previous page ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// Whose slots of which limit are freed. Without a key: of the type's own limit.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FreeRequest {
@@ -30,19 +30,14 @@ pub struct FreeRequest {
     #[serde(rename = "type", deserialize_with = "super::request::job_type")]
     pub job_type: JobType,
     /// The tenant of the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// The key, as jobs name it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_key: Option<String>,
     /// In its place its hash, as the list has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<SmolStr>,
     /// The slots of this node only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<SmolStr>,
     /// The slots of this session only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SmolStr>,
 }
 
@@ -66,17 +61,16 @@ pub struct Freed {
 }
 
 /// A concurrency limit as an answer shows it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConcurrencyStatus {
     /// Who has slots of it.
     pub holders: Vec<SlotHolder>,
     /// The hash of the key; absent: it is the limit of the type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<SmolStr>,
     /// How many slots there are.
     pub max: u32,
     /// The tenant of the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// The type.
     #[serde(rename = "type")]

@@ -6,6 +6,7 @@ use longshore_domain::{ErrorKind, JobType, RunId, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
+use serde_with::skip_serializing_none;
 
 use super::fields::{Fields, SELECTION, takes};
 use super::{ApiError, Encoded, Failed, Filter, Record, RunError, Selection, Word, request};
@@ -61,17 +62,16 @@ pub struct DiscardRequest {
 }
 
 /// What a replay changes of each job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Change {
     /// The new queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// The new priority, 1 to 9.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u64>,
     /// The new payload: any JSON, `null` included, passed on byte for byte.
-    #[serde(deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "request::any_json")]
     pub payload: Option<Box<RawValue>>,
     /// The headers to set; `None` removes one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -159,15 +159,14 @@ pub struct DeadLetter {
 }
 
 /// The fields of a dead letter beside its run's record.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadJob {
     /// The job's headers, without the run's id.
     pub headers: BTreeMap<String, String>,
     /// Its payload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
     /// Instead of a payload that was left out: how many bytes it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_bytes: Option<u64>,
     /// Its group in `dlq.groups`.
     pub fingerprint: String,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::error::Error;
 
@@ -59,6 +60,7 @@ impl Code {
 }
 
 /// An error answer: `{"code","error","message","retry_after_ms"?,"hint"?}`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, JsonSchema)]
 #[error("{code} {error}: {message}")]
 pub struct ApiError {
@@ -69,10 +71,8 @@ pub struct ApiError {
     /// A description; names the field if one is wrong.
     pub message: String,
     /// When to try again, in milliseconds from now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// What to do about it, if the message does not say that; it names endpoints and settings, no client's own words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<Cow<'static, str>>,
 }
 

@@ -4,10 +4,12 @@ use longshore_domain::fault::{Fault, FaultKind};
 use longshore_domain::{JobType, SmolStr, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::Word;
 
 /// A fault that attempts are to meet. It takes the place of the one of the same type and kind.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetFaultRequest {
@@ -17,18 +19,14 @@ pub struct SetFaultRequest {
     /// What goes wrong.
     pub kind: FaultKind,
     /// The share of the attempts: above 0, at most 1, which is the default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
     /// Of `latency`: how many milliseconds later the handler is called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// Of `fail_at_step`: the name of the step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<SmolStr>,
     /// When it ends: within 24 hours.
     pub until: Timestamp,
     /// On each node it ends after so many attempts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
 
@@ -45,20 +43,18 @@ pub struct ClearFaultsRequest {
 }
 
 /// A fault as an answer shows it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FaultStatus {
     /// How many milliseconds later the handler is called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// What goes wrong.
     pub kind: Word<FaultKind>,
     /// On each node it ends after so many attempts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// The share of the attempts that meet it.
     pub probability: f64,
     /// The name of the step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<SmolStr>,
     /// Whose attempts meet it.
     #[serde(rename = "type")]

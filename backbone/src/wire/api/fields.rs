@@ -8,79 +8,66 @@ use serde::de::value::Error as WordError;
 use serde::de::{IgnoredAny, IntoDeserializer as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::request::{self, in_words};
 use super::{Change, Filter, Selection, Target};
 
 /// The fields of all requests about runs, as they are written on the wire. Each endpoint takes some of them
 /// ([`Fields::only`]); its own type says what they mean together.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Fields {
     /// The run; excludes a filter.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RunId>")]
     pub(super) run_id: Option<String>,
     /// The runs' tenant; under `_all` of all by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Tenant>")]
     pub(super) tenant: Option<String>,
     /// Their queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Queue>")]
     pub(super) queue: Option<String>,
     /// Their type.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     #[schemars(with = "Option<JobType>")]
     pub(super) job_type: Option<String>,
     /// A tag of theirs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tag: Option<String>,
     /// A value of theirs, whole, at a place of the payload that their type declares for search.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) search: Option<String>,
     /// The idempotency key of the one run that is meant; excludes a filter.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) idempotency_key: Option<String>,
     /// Their state.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RunState>")]
     pub(super) state: Option<String>,
     /// The kind of their last error.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ErrorKind>")]
     pub(super) error_kind: Option<String>,
     /// Their group, as `dlq.groups` has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fingerprint: Option<String>,
     /// Not before this time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
     pub(super) since: Option<String>,
     /// Before this time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
     pub(super) until: Option<String>,
     /// All of them, where no filter is given.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) all: bool,
     /// At most so many.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<u64>,
     /// The page to go on with, as the last one said.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cursor: Option<String>,
     /// At most so many a second.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rate_per_s: Option<f64>,
     /// Only count them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) dry_run: bool,
     /// What is to be changed.
-    #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "request::object")]
     pub(super) set: Option<Change>,
     /// At most how long to wait, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
     /// Fields that no endpoint has.
     #[serde(flatten, skip_serializing)]

@@ -3,6 +3,7 @@
 use longshore_domain::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{Scope, Word};
 use crate::runs::fingerprint::hex;
@@ -53,17 +54,16 @@ pub struct Keys {
 }
 
 /// A key as an answer shows it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyStatus {
     /// When it was made.
     pub created_at: Timestamp,
     /// From when on it is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     /// Its id.
     pub id: String,
     /// The day on which it was last used, in UTC, such as `2026-11-26`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<String>,
     /// Whose it is.
     pub name: String,

@@ -4,6 +4,7 @@ use longshore_domain::{RunId, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_with::skip_serializing_none;
 
 use super::request;
 
@@ -24,23 +25,21 @@ pub struct CompleteRequest {
 }
 
 /// An attempt that was detached has failed.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailRequest {
     /// Its run.
     pub run_id: RunId,
     /// Whose it is, if the operator asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// The attempt's `Longshore-Attempt-Token`.
     pub token: String,
     /// What went wrong; 4,096 bytes are kept.
     pub error: String,
     /// Whether another attempt may help: `true` by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
     /// The delay before the next attempt, in milliseconds, in place of the back-off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 

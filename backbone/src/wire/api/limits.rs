@@ -5,59 +5,54 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{ApiError, Word};
 
 /// Which limits. An empty request lists all.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsRequest {
     /// Entries per page: 100 by default, at most 500.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Where the previous page ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// A limit that is to be another. Exactly one of `type`, `name` and `tenant` says which.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimitRequest {
     /// That of this type.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     pub job_type: Option<JobType>,
     /// The one of this name, which types share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<SmolStr>,
     /// That of this tenant's submissions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// Tokens in each span of time: 1 or more.
     pub rate: u32,
     /// The span in milliseconds: 1,000 by default, at least 100, of a window 1,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_ms: Option<u64>,
     /// At most so many at once after a quiet time: as many as `rate` by default. Not of a window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
     /// `bucket`, the default, `fixed` or `sliding`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
 }
 
 /// A limit that is to be as configured. Exactly one of `type`, `name` and `tenant` says which.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResetLimitRequest {
     /// That of this type.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     pub job_type: Option<JobType>,
     /// The one of this name, which types share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<SmolStr>,
     /// That of this tenant's submissions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
 }
 
@@ -112,36 +107,29 @@ pub enum SetBy {
 }
 
 /// A limit as an answer shows it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitStatus {
     /// What it is as configured, if something else was set at run time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<LimitValues>,
     /// Nodes that hold tokens of it, or did a moment ago.
     pub holders: u64,
     /// Tokens that are not in nodes' hands. Of those that jobs without a limit key take.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<u64>,
     /// Its name, if types share it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<SmolStr>,
     /// When the next token can be had; absent: at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
     /// Where it was set; absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Word<SetBy>>,
     /// File and line, or variable, of the node that answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_in: Option<String>,
     /// The tenant whose submissions it limits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// The type whose jobs it limits.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     pub job_type: Option<JobType>,
     /// What it allows; absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<LimitValues>,
     /// Parked jobs of its types.
     pub waiting: u64,

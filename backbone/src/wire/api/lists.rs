@@ -3,6 +3,7 @@
 use longshore_domain::{JobType, Queue, RunState, Tenant, Timestamp, is_default};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::dlq::LISTED;
 use super::fields::{Fields, takes};
@@ -52,18 +53,16 @@ impl From<RunsRequest> for Fields {
 }
 
 /// A page of runs.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Runs<R = Record> {
     /// The runs; a page may have fewer than were asked for, or none, and not be the last.
     pub runs: Vec<R>,
     /// Where the next page begins; absent on the last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// False: none was found so far, and more is to be searched from the cursor on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
     /// How far the search has come, with `complete`: when that was stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched_until: Option<Timestamp>,
     /// Records that this call met and left out, because they cannot be read.
     #[serde(default, skip_serializing_if = "is_default")]

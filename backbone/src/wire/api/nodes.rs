@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use longshore_domain::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Which node, and what its log is to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +38,7 @@ pub struct Stats {
 }
 
 /// What all nodes together have counted in a while.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatsPoint {
     /// When it began.
@@ -48,10 +50,8 @@ pub struct StatsPoint {
     /// Attempts that have failed.
     pub failed: u64,
     /// How long jobs waited, from enqueued or due to started; absent if none started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Quantiles>,
     /// How long attempts took; absent if none ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Quantiles>,
 }
 

@@ -10,24 +10,23 @@ use longshore_domain::setting::PutQueue;
 use longshore_domain::{JobType, Queue, SmolStr, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::ApiError;
 
 /// A queue, and how it is to be served.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutQueueRequest {
     /// The queue.
     pub queue: Queue,
     /// Jobs that run at once on each node, 1 to 10,000; 64 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
     /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds, at most
     /// 3,650 days; 30,000 by default, 0 for strict priorities.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aging_ms: Option<u64>,
     /// The nodes that serve it, also those that are still to be started; every node by default, none if empty.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<SmolStr>>,
     /// Between whom its starts are shared out: `tenant`, the default, or `type`.
     #[serde(default, skip_serializing_if = "longshore_domain::is_default")]
@@ -131,16 +130,15 @@ pub struct QueueShare {
 }
 
 /// Which queue is purged.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeRequest {
     /// The queue.
     pub queue: Queue,
     /// Its name once more, unless `dry_run` is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm: Option<Queue>,
     /// Cancels at most so many; all by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Only count them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -148,17 +146,16 @@ pub struct PurgeRequest {
 }
 
 /// Which jobs are paused: those of a queue, of a type, or of a type in one queue.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
     /// The queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
     /// The type.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     pub job_type: Option<JobType>,
     /// When the pause ends by itself; if absent, it has no end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
@@ -175,36 +172,32 @@ pub struct ResumeRequest {
 }
 
 /// Whether jobs are paused.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PauseStatus {
     /// Whether they are.
     pub paused: bool,
     /// Their queue, if it is about one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
     /// Since when they are, or were until now; absent if they were not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Their type, if it is about one.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     pub job_type: Option<JobType>,
     /// When the pause ends by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// What may not be as it was meant: no handler of the type was ever online.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
 /// Which queues, and whose jobs in them.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueuesRequest {
     /// Only this queue; all by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// Under `_all`: only this tenant's jobs; by default those of all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
 }
 

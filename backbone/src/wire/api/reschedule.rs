@@ -3,6 +3,7 @@
 use longshore_domain::{Queue, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::encoded::by_field;
 use super::fields::{Fields, SELECTION, takes};
@@ -19,32 +20,29 @@ pub struct RescheduleRequest {
 }
 
 /// When and where a run is to start; at least one of these is set.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewStart {
     /// When: as it is by default; a time that is over means now.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
     /// 1 to 9: as it is by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u64>,
     /// Its queue: as it is by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
 }
 
 /// The request as it is written: for one run the changes stand beside its id; for a filter, whose `queue` says which
 /// runs are meant, they stand in `set`.
+#[skip_serializing_none]
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 struct RescheduleBody {
     #[serde(flatten)]
     which: Fields,
-    #[serde(skip_serializing_if = "Option::is_none")]
     run_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u64>,
-    #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "request::object")]
     set: Option<NewStart>,
 }
 

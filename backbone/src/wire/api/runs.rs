@@ -5,6 +5,7 @@ use longshore_domain::{BatchId, ErrorKind, JobType, Priority, Queue, RunId, RunS
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
+use serde_with::skip_serializing_none;
 
 use super::encoded::by_field;
 use super::fields::{Fields, takes};
@@ -53,6 +54,7 @@ takes! {
 
 /// A run's record, as answers show it.
 // Nodes write it by `record::show`, which writes the same text in a fraction of the time.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// The run.
@@ -71,31 +73,24 @@ pub struct Record {
     /// 1, and one more with each replay.
     pub round: u32,
     /// Number of the latest start in this round; absent before the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// Attempts it gets in a round.
     pub max_attempts: u32,
     /// When it was first submitted or published: before `enqueued_at` if it was delayed, rescheduled or replayed.
     /// Absent if that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_at: Option<Timestamp>,
     /// When it was enqueued in this round; absent if that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued_at: Option<Timestamp>,
     /// When its latest attempt started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it finished.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// Until when it waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
     /// The node of its latest attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// The progress that its handler last reported, byte for byte.
-    #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "request::any_json")]
     pub progress: Option<Box<RawValue>>,
     /// The last lines that its handlers wrote into its log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,19 +99,15 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
     /// Its result if that is JSON, byte for byte.
-    #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "request::any_json")]
     pub result: Option<Box<RawValue>>,
     /// Any other result, in base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<String>,
     /// The content type of `result_base64`, if its handler named it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_content_type: Option<String>,
     /// Size of the result in bytes, if it was too large to be kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_bytes: Option<u64>,
     /// Its last error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RunError>,
     /// Its attempts, the oldest first.
     #[serde(default)]
@@ -128,34 +119,25 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
     /// The run that has its idempotency key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<RunId>,
     /// The run that it follows in a chain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
     /// The type of the job that follows once it has completed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<JobType>,
     /// The batch that it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_id: Option<BatchId>,
     /// The runs that follow it in a chain, once it has completed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<RunId>,
     /// How long the job or its type asked to keep its record, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
     /// Since when payload, result, progress, log, tags, search values and error texts are gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
     /// The trace that it belongs to: 32 hexadecimal digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<TraceId>,
     /// How many attempts were left out, because the answer would have been too large.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_left_out: Option<u64>,
     /// What it waits for, while it waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
 }
 
@@ -219,6 +201,7 @@ pub struct RunError {
 }
 
 /// One attempt.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
     /// Its round.
@@ -228,24 +211,18 @@ pub struct Attempt {
     /// When it started.
     pub started_at: Timestamp,
     /// When it ended; absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// The node that ran it.
     pub node: String,
     /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RunError>,
     /// When the next attempt was due.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// Why it was released without being used up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_back: Option<Word<PutBack>>,
     /// Which start of this attempt it was; absent for the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
     /// Since when it goes on elsewhere, and until when it was to end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,
 }
 

@@ -15,6 +15,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::{ApiError, Failed, SubmitRequest, request};
 use crate::wire::json::OrderedFields;
@@ -27,43 +28,33 @@ pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
 }
 
 /// When a schedule fires, and under which conditions.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
     /// Its id, unique within its tenant. Its runs are named `<id>-<time due in Unix ms>`.
     pub id: ScheduleId,
     /// Six fields, seconds first, or the usual five; excludes `every`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// The zone in which `cron` is read, by its name in the IANA database; UTC by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// An interval such as `5m`, counted from 1970 UTC: a second at least.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<DurationText>,
     /// The same in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
     /// What happens to firings that were missed: `one` run for all of them (the default), or `skip`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misfire: Option<Misfire>,
     /// A firing that is later than this is missed, in milliseconds: 10,000 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misfire_after_ms: Option<u64>,
     /// What happens while the run before has not ended: `allow` (the default) or `skip`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<Overlap>,
     /// Each firing is delayed by up to this much, yet never beyond the next: at most a day.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_ms: Option<u64>,
     /// It is over after this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
     /// Whether it is paused; `put` leaves it as it is if this is absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// Only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_updated_at: Option<Timestamp>,
 }
 
@@ -161,31 +152,28 @@ impl<'de> Deserialize<'de> for PutRequest {
 }
 
 /// Which schedule.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRequest {
     /// Its id.
     pub id: ScheduleId,
     /// Its tenant: needed under `_all`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// But for `get`: only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_updated_at: Option<Timestamp>,
 }
 
 /// Which schedules.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulesRequest {
     /// Only this tenant's, under `_all`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// At most so many: 100 by default, 500 at most.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Goes on where another answer stopped.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
@@ -200,24 +188,22 @@ pub struct Schedules {
 }
 
 /// The due times to make up for.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackfillRequest {
     /// The schedule.
     pub id: ScheduleId,
     /// Its tenant: needed under `_all`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// From this time on.
     pub from: Timestamp,
     /// Up to this time, which must not lie ahead; if absent, up to the time at which the node has the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// Only count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
     /// Only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_updated_at: Option<Timestamp>,
 }
 

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use longshore_domain::{RunId, Tenant, Timestamp, WebhookId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::Word;
 use crate::wire::logged::EventFilter;
@@ -20,13 +21,13 @@ const SECRET_PREFIX: &str = "whsec_";
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// A webhook that is made, or changed as a whole.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutWebhookRequest {
     /// Its id, unique within its tenant: at most 48 characters.
     pub id: WebhookId,
     /// Whose it is, if the operator asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// Where events are posted to: http or https.
     pub url: String,
@@ -40,14 +41,11 @@ pub struct PutWebhookRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<String>,
     /// The form of the body: `standard` by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<WebhookFormat>,
     /// What signs: `whsec_` and 24 to 64 bytes in base64. If it is absent, a new webhook gets one, and another keeps
     /// its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<WebhookSecret>,
     /// Whether it is paused; left as it is if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
 
@@ -79,6 +77,7 @@ pub struct Webhooks {
 }
 
 /// A webhook as answers show it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookStatus {
     /// When it was made.
@@ -90,17 +89,14 @@ pub struct WebhookStatus {
     /// Its id.
     pub id: WebhookId,
     /// Until when the secret before this one signs, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_secret_until: Option<Timestamp>,
     /// Whether nothing is delivered for now.
     pub paused: bool,
     /// Why a node has paused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_because: Option<String>,
     /// Of which queues; empty: all.
     pub queues: Vec<String>,
     /// What signs, only in the answer to the request for which it was made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<WebhookSecret>,
     /// Whose it is.
     pub tenant: Tenant,

@@ -6,24 +6,23 @@ use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_with::skip_serializing_none;
 
 use super::request;
 
 /// Asks for a job.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NextRequest {
     /// The types that the asker does: 1 to 16.
     pub types: Vec<JobType>,
     /// Whose jobs, if the operator asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// How long to wait for a job, in milliseconds: 30,000 by default, at most 600,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// The attempt has failed if it neither ends nor gives a sign for so long, in milliseconds: 60,000 by default,
     /// 1,000 to 86,400,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
 }
 
