@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::http_call::Secrets;
 use super::kind::{Size, Text};
-use super::schema::settings;
-use super::section::Section;
+use super::section::{Section, settings};
 use crate::handlers::command_run::CommandRun;
 
 /// The table's name, and that of the handler whose settings it has.

@@ -1,12 +1,12 @@
 //! The settings `[email]`: the server to which e-mails are handed over, and their usual sender.
 
 use super::http_call::Secret;
-use super::kind::Text;
+use super::kind::{Encryption, Text};
 #[cfg(feature = "email")]
 use super::problem::Problem;
-use super::schema::settings;
 #[cfg(feature = "email")]
 use super::section::Section;
+use super::section::settings;
 
 /// The table's name, and that of the handler whose settings it has.
 #[cfg(feature = "email")]
@@ -26,15 +26,6 @@ settings! {
     tls: Encryption = Encryption::StartTls;
     /// The sender of e-mails that name none.
     from: Option<Text>, example("\"Shop <orders@shop.example>\"");
-}
-
-longshore_domain::named! {
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Encryption {
-        StartTls = "starttls",
-        Tls = "tls",
-        None = "none",
-    }
 }
 
 /// The handler that the table describes; `None`: no server is set.

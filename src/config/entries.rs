@@ -15,11 +15,11 @@ use longshore_domain::pressure::PressureLimits;
 use longshore_domain::{JobType, Queue};
 
 use super::kind::{JitterForm, Protocol, ReleasingEnd, Size, Spread, Text, Token, check_token};
-use super::own_kinds::{Collector, Off, OrOff, Places};
+use super::own_kinds::{Collector, Files, Off, OrOff, Places};
 use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
-use super::schema::{Entry, Named, Table, settings};
-use super::schemas::Files;
+use super::schema::{Entry, Named, Table};
+use super::section::settings;
 use super::{command, email, http_call};
 
 pub(crate) mod http;

@@ -8,8 +8,7 @@ use toml::Value;
 
 use super::kind::{Kind, LEFT_OUT, Size, Text, refuse};
 use super::problem::Origin;
-use super::schema::settings;
-use super::schemas::relative_to;
+use super::section::settings;
 
 /// The table's name, and that of the handler whose settings it has.
 pub(crate) const TABLE: &str = "http";
@@ -86,7 +85,7 @@ impl Secret {
             Self::Plain(text) => Ok(text.clone()),
             Self::Env(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set")),
             Self::File(file) => {
-                let path = origin.map_or_else(|| file.into(), |origin| relative_to(origin, file));
+                let path = origin.map_or_else(|| file.into(), |origin| origin.beside(file));
                 let text = std::fs::read_to_string(&path);
                 let text = text.map_err(|error| format!("the file {} cannot be read: {error}", path.display()))?;
                 Ok(text.trim_end_matches(['\r', '\n']).to_owned())
@@ -176,7 +175,7 @@ mod reading {
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject as _;
 
-    use super::{CALL, Statuses, relative_to};
+    use super::{CALL, Statuses};
     use crate::config::schema::Entry;
     use crate::config::section::Section;
     use crate::handlers::http_call::{CallTarget, HttpCall, method, request_headers};
@@ -191,9 +190,7 @@ mod reading {
         let statuses = |entry: &Entry<Vec<Statuses>>| section.get(entry).into_iter().map(|each| each.0).collect();
         let roots = match section.get(&CALL.ca).zip(section.origin(CALL.ca.name)) {
             None => system_roots(),
-            Some((file, (_, origin))) => {
-                roots(&relative_to(origin, &file.0)).map_err(|reason| (CALL.ca.name, reason))?
-            }
+            Some((file, (_, origin))) => roots(&origin.beside(&file.0)).map_err(|reason| (CALL.ca.name, reason))?,
         };
         Ok(HttpCall {
             target,

@@ -15,9 +15,6 @@ use longshore_domain::{DurationText, JobType, Queue, duration};
 use serde_json::value::RawValue;
 use toml::Value;
 
-use super::email::Encryption;
-use super::listen::Auth;
-
 /// What operators see in place of a secret.
 pub(crate) const LEFT_OUT: &str = "left out";
 
@@ -292,6 +289,26 @@ impl Kind for Spread {
         }
         let share = f64::read(value).ok().filter(|share| (0.0..=1.0).contains(share));
         share.map_or_else(|| refuse(value, Self::NOUN), |share| Ok(Self::Share(share)))
+    }
+}
+
+longshore_domain::named! {
+    /// Who may ask the API over HTTP.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Auth {
+        /// Everybody who reaches the listener, as the operator.
+        Off = "off",
+        /// Who has an API key, as its tenant.
+        Keys = "keys",
+    }
+}
+
+longshore_domain::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Encryption {
+        StartTls = "starttls",
+        Tls = "tls",
+        None = "none",
     }
 }
 

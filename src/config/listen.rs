@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::kind::Protocol;
+use super::kind::{Auth, Protocol};
 
 /// How a node serves HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,17 +82,6 @@ pub struct TraceSettings {
     pub service_name: Option<String>,
     /// The share of traces that is exported, 0 to 1, of those whose publisher has not decided it.
     pub sample_ratio: Option<f64>,
-}
-
-longshore_domain::named! {
-    /// Who may ask the API over HTTP.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Auth {
-        /// Everybody who reaches the listener, as the operator.
-        Off = "off",
-        /// Who has an API key, as its tenant.
-        Keys = "keys",
-    }
 }
 
 /// Where to serve HTTP.

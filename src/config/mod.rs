@@ -1,10 +1,10 @@
 //! Configuration: one TOML file and the environment, checked as a whole.
 //!
 //! Read in this order: `entries` (every setting, once), `kind`, `own_kinds` and `schema` (the parts of an entry), `raw`
-//! and `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
-//! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of
-//! payloads), `handler_tables`, `http_call`, `command` and `email` (handlers with settings), [`nats`] and `context`
-//! (the connection to NATS, whose options NATS defines).
+//! and `environment` (what is written), `values` (each value by itself), `section` (the settings of a table), `check`
+//! (those of all), `problem` (mistakes), `reference` (the commented file and the settings in force), `schedules` (those
+//! of recurring schedules), `schemas` (those of payloads), `handler_tables`, `http_call`, `command` and `email`
+//! (handlers with settings), [`nats`] and `context` (the connection to NATS, whose options NATS defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 
@@ -16,12 +16,13 @@ use longshore_domain::limit::{RateLimit, Scope};
 
 mod entries;
 
-mod kind;
+pub(crate) mod kind;
 mod own_kinds;
 mod schema;
 
 mod environment;
 mod raw;
+mod values;
 
 mod check;
 pub(crate) mod command;
@@ -46,10 +47,10 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
-pub use kind::Protocol as TraceProtocol;
+pub use kind::{Auth, Protocol as TraceProtocol};
 #[cfg(feature = "http")]
 pub(crate) use listen::jwk_set;
-pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles, TraceSettings};
+pub use listen::{Http, JwtSettings, Listen, TlsFiles, TraceSettings};
 pub use nats::NatsError;
 #[cfg(feature = "traces")]
 pub(crate) use own_kinds::not_a_collector;
@@ -121,7 +122,7 @@ impl Configuration {
             return Err(Problems(broken).into());
         }
         let mut problems = environment::merge(&mut tree, &ROOT, variables);
-        problems.extend(raw::problems(&tree, &ROOT));
+        problems.extend(values::problems(&tree, &ROOT));
         let (mut settings, handlers, more) = check::check(&tree, handlers, node_name::make);
         problems.extend(more);
         if problems.is_empty() {

@@ -1,5 +1,6 @@
 //! The kinds of values that one section or setting alone has.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -145,6 +146,22 @@ impl Kind for Places {
             JsonPointer::parse(text).map_err(|reason| format!("{text:?} {reason}"))
         };
         entries.iter().map(place).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Files by version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Files(pub(crate) BTreeMap<String, String>);
+
+impl Kind for Files {
+    const NOUN: &'static str = "a table of files by version, such as { \"1\" = \"email.json\" }";
+    const TAKES_TABLES: bool = true;
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let file = |(version, file): (&String, &Value)| Some((version.clone(), file.as_str()?.to_owned()));
+        let table = value.as_table().filter(|table| !table.is_empty());
+        let files = table.and_then(|table| table.iter().map(file).collect());
+        files.map_or_else(|| refuse(value, Self::NOUN), |files| Ok(Self(files)))
     }
 }
 

@@ -25,6 +25,14 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
+    /// The path of a file that is named here: beside the configuration file, or in the working folder for a variable.
+    pub(crate) fn beside(&self, file: &str) -> PathBuf {
+        match self {
+            Self::File(source, _) => source.path.parent().map_or_else(|| file.into(), |folder| folder.join(file)),
+            Self::Environment(_) | Self::RunTime => file.into(),
+        }
+    }
+
     /// `longshore.toml:3` or the variable's name.
     pub(crate) fn brief(&self) -> String {
         match self {

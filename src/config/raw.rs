@@ -1,8 +1,7 @@
 //! The written settings: file and environment, merged into one tree in which every value knows where it was written.
 //!
-//! An unknown key, or a value of the wrong kind or out of bounds, is a [`Problem`] with its place; reading goes on, so
-//! that all problems are reported at once. Rules that need two settings belong to `check`. A generic deserializer was
-//! rejected because it ends at the first mistake.
+//! Reading goes on after a mistake, so that all are reported at once. A generic deserializer was rejected because it
+//! ends at the first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +10,6 @@ use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
 use super::problem::{Origin, Problem, Source};
-use super::schema::{Field, Named, Table};
 
 /// A key as written.
 #[derive(Debug, Clone)]
@@ -106,72 +104,4 @@ pub(crate) fn key(path: &[&str]) -> String {
 pub(crate) fn quoted(part: &str) -> String {
     let bare = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     if bare { part.to_owned() } else { Value::String(part.to_owned()).to_string() }
-}
-
-/// Checks each written value by itself against its entry.
-pub(crate) fn problems(tree: &Tree, table: &Table) -> Vec<Problem> {
-    let mut found = Vec::new();
-    check_table(tree, table, &mut Vec::new(), &mut found);
-    found
-}
-
-fn check_table<'t>(tree: &'t Tree, table: &Table, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
-    for (name, node) in tree {
-        path.push(name);
-        match table.field(name) {
-            None => {
-                let reason = unknown(name, node, table, path);
-                found.push(Problem { origin: Some(node.key_origin.clone()), key: key(path), reason });
-            }
-            Some(field) => check_field(node, field, path, found),
-        }
-        path.pop();
-    }
-}
-
-fn check_field<'t>(node: &'t Node, field: &Field, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
-    let checked = match (field, &node.content) {
-        (Field::Setting(setting) | Field::Table { or: Some(setting), .. }, Content::Value(value)) => {
-            setting.check(value)
-        }
-        (Field::Setting(setting), Content::Table(tree)) if setting.takes_tables() => setting.check(&value(tree)),
-        (Field::Setting(setting), Content::Table(_)) => Err(format!("is a table; it should be {}", setting.noun())),
-        (Field::Table { table, .. }, Content::Table(tree)) => return check_table(tree, table, path, found),
-        (Field::Named(named), Content::Table(tree)) => return check_named(tree, named, path, found),
-        (Field::Table { .. } | Field::Named(_), Content::Value(value)) => {
-            Err(format!("{value} is not a table; write [{}]", key(path)))
-        }
-    };
-    if let Err(reason) = checked {
-        found.push(Problem { origin: Some(node.origin.clone()), key: key(path), reason });
-    }
-}
-
-fn check_named<'t>(tree: &'t Tree, named: &Named, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
-    let each = Field::Table { name: named.name, table: named.table, or: None };
-    for (name, node) in tree {
-        path.push(name);
-        if let Err(reason) = (named.check)(name) {
-            let reason = format!("the name {reason}");
-            found.push(Problem { origin: Some(node.key_origin.clone()), key: key(path), reason });
-        }
-        check_field(node, &each, path, found);
-        path.pop();
-    }
-}
-
-/// Why a key is not known, with the key that may be meant.
-fn unknown(name: &str, node: &Node, table: &Table, path: &[&str]) -> String {
-    if let (["types", job_type, ..], Content::Table(_)) = (path, &node.content) {
-        return format!(
-            "is not a setting of a type; a type with dots is written in quotes, [types.\"{job_type}.{name}\"]"
-        );
-    }
-    let names = table.fields.iter().map(Field::name);
-    // 0.8 lets a typo or two pass and keeps out words that only begin alike (Jaro-Winkler).
-    let alike = names.clone().map(|known| (strsim::jaro_winkler(known, name), known));
-    match alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((_, known)) => format!("is not known; did you mean {known}?"),
-        None => format!("is not known; known here: {}", names.collect::<Vec<_>>().join(", ")),
-    }
 }

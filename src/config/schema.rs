@@ -1,7 +1,7 @@
 //! What the entries are made of: a setting, a table of settings, and a table per name.
 //!
 //! An [`Entry`] knows its kind, so that its value is read with the right type. [`Setting`] is the same entry for the
-//! code that treats all settings alike: the reader, the reference, `config show`. [`settings!`] makes both of one list.
+//! code that treats all settings alike: the reader, the reference, `config show`.
 
 use std::cmp::Ordering;
 
@@ -212,98 +212,3 @@ impl Field {
         }
     }
 }
-
-/// A list of settings: a struct with the entry of each, and their table.
-///
-/// What stands above a setting in `///` is what users read of it. Behind its kind are its default and what else an
-/// [`Entry`] has. A table within the table stands in brackets behind the setting that it follows.
-///
-/// A list `of` a struct needs no default where that is the one of the struct's field of the same name: `read` makes the
-/// struct, those fields as they are written and all others as they are by default. A setting with a default of its own
-/// is not read by it. In other lists a setting without a default has that of its kind: not set, or empty.
-macro_rules! settings {
-    ($(#[doc = $about:literal])* $NAME:ident: $Entries:ident, $TABLE:ident $(.$how:ident())?; $($rows:tt)*) => {
-        settings! { @entries [$($about)*] $NAME $Entries () $TABLE [$($how)?] { $($rows)* } }
-    };
-    (
-        $(#[doc = $about:literal])*
-        $NAME:ident: $Entries:ident of $Target:ident, $TABLE:ident $(.$how:ident())?; $($rows:tt)*
-    ) => {
-        settings! { @entries [$($about)*] $NAME $Entries $Target $TABLE [$($how)?] { $($rows)* } }
-        settings! { @read $Entries $Target { $($rows)* } }
-    };
-    (@entries [$($about:literal)*] $NAME:ident $Entries:ident $target:tt $TABLE:ident [$($how:ident)?] {
-        $([$first:ident: $of_first:expr])*
-        $(
-            $(#[doc = $doc:literal])+
-            $field:ident: $kind:ty $(= $default:expr)? $(, $modifier:ident $value:tt)*;
-            $([$inner:ident: $table:expr $(, or $or:expr)?])*
-        )+
-    }) => {
-        pub(crate) struct $Entries {
-            $(pub(crate) $field: $crate::config::schema::Entry<$kind>,)+
-        }
-
-        pub(crate) static $NAME: $Entries = $Entries {$(
-            $field: $crate::config::schema::Entry::<$kind>::new(
-                stringify!($field),
-                || settings!(@default $target $field $($default)?),
-                concat!($($doc),+),
-            )
-            $(.$modifier $value)*,
-        )+};
-
-        pub(crate) static $TABLE: $crate::config::schema::Table = $crate::config::schema::Table::of(
-            concat!($($about),*),
-            &[
-                $($crate::config::schema::Field::Table { name: stringify!($first), table: $of_first, or: None },)*
-                $(
-                    $crate::config::schema::Field::Setting(&$NAME.$field),
-                    $($crate::config::schema::Field::Table {
-                        name: stringify!($inner),
-                        table: $table,
-                        or: settings!(@or $($or)?),
-                    },)*
-                )+
-            ],
-        )
-        $(.$how())?;
-    };
-    (@read $Entries:ident $Target:ident {
-        $([$($first:tt)*])*
-        $(
-            $(#[doc = $doc:literal])+
-            $field:ident: $kind:ty $(= $default:expr)? $(, $modifier:ident $value:tt)*;
-            $([$($inner:tt)*])*
-        )+
-    }) => {
-        impl $Entries {
-            /// The struct as it is written in a section.
-            pub(crate) fn read(&self, section: &$crate::config::section::Section<'_>) -> $Target {
-                let mut made = $Target::default();
-                $(settings!(@set made section self $field $($default)?);)+
-                made
-            }
-        }
-    };
-    (@set $made:ident $section:ident $entries:ident $field:ident) => {
-        $made.$field = $section.get(&$entries.$field).into();
-    };
-    (@set $made:ident $section:ident $entries:ident $field:ident $default:expr) => {};
-    (@default () $field:ident) => {
-        Default::default()
-    };
-    (@default $Target:ident $field:ident) => {
-        $Target::default().$field.into()
-    };
-    (@default $target:tt $field:ident $default:expr) => {
-        $default
-    };
-    (@or) => {
-        None
-    };
-    (@or $or:expr) => {
-        Some($or)
-    };
-}
-pub(crate) use settings;

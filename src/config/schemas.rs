@@ -8,29 +8,13 @@ use std::sync::Arc;
 use longshore_domain::SmolStr;
 use longshore_domain::admission::{PayloadSchema, Schemas, newest};
 use longshore_domain::name::there_are;
-use toml::Value;
 
 use super::entries::TYPE;
-use super::kind::{Kind, Text, refuse};
+use super::kind::Text;
+use super::own_kinds::Files;
 use super::problem::{Origin, Problem};
 use super::section::Section;
 use crate::json_schema::JsonSchema;
-
-/// Files by version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Files(BTreeMap<String, String>);
-
-impl Kind for Files {
-    const NOUN: &'static str = "a table of files by version, such as { \"1\" = \"email.json\" }";
-    const TAKES_TABLES: bool = true;
-
-    fn read(value: &Value) -> Result<Self, String> {
-        let file = |(version, file): (&String, &Value)| Some((version.clone(), file.as_str()?.to_owned()));
-        let table = value.as_table().filter(|table| !table.is_empty());
-        let files = table.and_then(|table| table.iter().map(file).collect());
-        files.map_or_else(|| refuse(value, Self::NOUN), |files| Ok(Self(files)))
-    }
-}
 
 /// Compiled schemas by file: a type that inherits those of `[defaults]` does not compile them again.
 #[derive(Debug, Default)]
@@ -61,7 +45,7 @@ impl Compiled {
                     let reason = "has no meaning without schemas, which have versions".to_owned();
                     return Err(section.problem(TYPE.schema_version.name, reason));
                 }
-                let schema = self.of(&relative_to(origin, &file));
+                let schema = self.of(&origin.beside(&file));
                 schema.map(Schemas::one).map(Some).map_err(|reason| section.problem(TYPE.schema.name, reason))
             }
             (_, Some((_, origin))) => self.versions(section, origin),
@@ -72,7 +56,7 @@ impl Compiled {
         let Some(Files(files)) = section.get(&TYPE.schemas) else { return Ok(None) };
         let mut versions = BTreeMap::new();
         for (version, file) in &files {
-            let schema = self.of(&relative_to(origin, file));
+            let schema = self.of(&origin.beside(file));
             let schema =
                 schema.map_err(|reason| section.problem(TYPE.schemas.name, format!("{version:?}: {reason}")))?;
             versions.insert(SmolStr::new(version), schema);
@@ -86,14 +70,6 @@ impl Compiled {
         let wrong = format!("{default:?} is not a version of schemas; {known}");
         let schemas = Schemas::several(versions, SmolStr::new(default));
         schemas.map(Some).ok_or_else(|| section.problem(TYPE.schema_version.name, wrong))
-    }
-}
-
-/// A file is looked for beside the configuration file that names it; one that a variable names, in the working folder.
-pub(super) fn relative_to(origin: &Origin, file: &str) -> PathBuf {
-    match origin {
-        Origin::File(source, _) => source.path.parent().map_or_else(|| file.into(), |folder| folder.join(file)),
-        Origin::Environment(_) | Origin::RunTime => file.into(),
     }
 }
 

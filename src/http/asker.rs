@@ -18,7 +18,7 @@ use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, 
 
 use super::jwt::Jwt;
 use super::problem::{Answered, of_http};
-use super::{Node, cors, doctor, session};
+use super::{Node, cookie, cors, doctor};
 use crate::config::{Auth, Http};
 
 /// How often a long answer looks whether its asker may still have it.
@@ -162,9 +162,9 @@ impl Guard {
 
     /// Who has the key, or the session, of a request.
     async fn holder(&self, method: &Method, headers: &HeaderMap) -> Result<Asker, ApiError> {
-        let text = match (bearer(headers), session::of_cookie(headers)) {
+        let text = match (bearer(headers), cookie::read(headers)) {
             (None, Some(session)) => {
-                session::changes_from_own_page(method, headers)?;
+                cookie::changes_from_own_page(method, headers)?;
                 session
             }
             (text, _) => text.ok_or_else(unauthorized)?,

@@ -4,20 +4,9 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::request::Parts;
-use axum::routing::get;
 use futures_util::future::BoxFuture;
-use longshore_backbone::wire::api::{ApiError, OPERATOR, Scope};
 use serde_json::Value;
 use tokio::sync::Mutex;
-
-use super::asker::Guard;
-use super::gateway::request::Query;
-use super::gateway::{asker, shown};
-use super::problem::Answered;
 
 /// Looks for faults of the set-up.
 pub struct Doctor {
@@ -30,6 +19,11 @@ impl Doctor {
     pub fn new<F: Future<Output = Value> + Send + 'static>(look: impl Fn() -> F + Send + Sync + 'static) -> Self {
         Self { look: Box::new(move || Box::pin(look())), one_at_a_time: Mutex::default() }
     }
+
+    pub(super) async fn looks(&self) -> Value {
+        let _alone = self.one_at_a_time.lock().await;
+        (self.look)().await
+    }
 }
 
 impl fmt::Debug for Doctor {
@@ -40,18 +34,3 @@ impl fmt::Debug for Doctor {
 
 /// Known once the program has said it.
 pub(super) type Known = Arc<OnceLock<Doctor>>;
-
-pub(super) fn router(guard: Guard) -> Router {
-    Router::new().route("/v1/doctor", get(found)).with_state(guard)
-}
-
-async fn found(State(guard): State<Guard>, parts: Parts) -> Answered {
-    let asker = asker(&parts)?;
-    asker.must_have(Scope::Read)?;
-    asker.must_be(OPERATOR)?;
-    Query::read(&parts)?.must_be_empty()?;
-    let none = || ApiError::not_found("the program that runs this node looks for no faults of its set-up");
-    let doctor = guard.doctor.get().ok_or_else(none)?;
-    let _alone = doctor.one_at_a_time.lock().await;
-    Ok(shown(StatusCode::OK, (doctor.look)().await.to_string().into_bytes()))
-}

@@ -2,8 +2,9 @@
 //!
 //! Read in this order: this file (the listeners and their life), `connections` (their bounds) and `tls`; `base_path`
 //! and `cors`, which come before any route; `pages` (probes and metrics) and `page` (the dashboard); `gateway` (the
-//! API) and `streams` (events), both for those that `asker` lets in with a key, a `session` or a `jwt`; `problem`
-//! (errors), `doctor` (what the program finds wrong), `probe` (asks a node whether it is ready).
+//! API) and `streams` (events), both for those that `asker` lets in with a key, a `session` (its `cookie`) or a
+//! `jwt`; `problem` (errors) and `requests` (each as a whole), with what is `said` of the one at hand; `doctor` (what
+//! the program finds wrong), `probe` (asks a node whether it is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
 //! it is started again, and the node goes on.
@@ -30,6 +31,7 @@ use tokio::task::JoinSet;
 mod asker;
 mod base_path;
 mod connections;
+mod cookie;
 mod cors;
 mod doctor;
 mod gateway;
@@ -40,6 +42,7 @@ mod pages;
 mod probe;
 mod problem;
 mod requests;
+mod said;
 mod session;
 mod streams;
 mod tls;
@@ -166,7 +169,8 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let (node, http) = (&guard.node, &guard.http);
     let gateway = Gateway { guard: guard.clone(), bodies: bodies.clone() };
     let admitted = from_fn_with_state(guard.clone(), asker::admit);
-    let mut api = gateway::router(gateway.clone()).merge(doctor::router(guard.clone()));
+    let mut api = gateway::router(gateway.clone(), streams::router(guard.clone()));
+    api = api.merge(gateway::doctor::router(guard.clone()));
     let mut open = pages::router(Arc::clone(node))
         .merge(page::router())
         .merge(session::router(gateway))

@@ -6,7 +6,7 @@ use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_domain::RunId;
 use serde_json::json;
 
-use super::requests;
+use super::said::{Said, said};
 
 pub(super) type Answered = Result<Response, Problem>;
 
@@ -34,7 +34,7 @@ pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>
 pub(super) fn problem(error: ApiError) -> Response {
     let code = if error.error == Code::IdempotencyMismatch.as_str() { 422 } else { error.code };
     let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let requests::Said { request_id, trace_id, run_id } = requests::said();
+    let Said { request_id, trace_id, run_id } = said();
     tracing::debug!(
         target: "longshore::http",
         request = request_id,

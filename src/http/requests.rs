@@ -15,32 +15,14 @@ use longshore_backbone::service::TraceContext;
 use longshore_domain::RunId;
 use uuid::Uuid;
 
-use super::Node;
 use super::asker::Asker;
+use super::{Node, said};
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id of a client's own, in bytes; any other gets a new one.
 const LONGEST: usize = 64;
 /// What stands for the route of paths that none has.
 const NO_ROUTE: &str = "none";
-
-tokio::task_local! {
-    static SAID: Said;
-}
-
-/// What the answer to a request says of it.
-#[derive(Clone, Default)]
-pub(super) struct Said {
-    pub(super) request_id: Option<String>,
-    pub(super) trace_id: Option<String>,
-    /// The run that its path names.
-    pub(super) run_id: Option<RunId>,
-}
-
-/// What is said of the request that is being answered.
-pub(super) fn said() -> Said {
-    SAID.try_with(Clone::clone).unwrap_or_default()
-}
 
 /// Names, answers, counts and logs a request. A stream is answered as it begins.
 pub(super) async fn observe(State(node): State<Node>, mut request: Request, next: Next) -> Response {
@@ -50,8 +32,8 @@ pub(super) async fn observe(State(node): State<Node>, mut request: Request, next
     let id = of(request.headers()).unwrap_or_else(|| Uuid::now_v7().to_string());
     let span = node.get().and_then(|node| span(node, &mut request));
     let (trace_id, run_id) = (span.as_ref().map(RequestSpan::trace_id), run_of(method, route, request.uri().path()));
-    let said = Said { request_id: Some(id.clone()), trace_id, run_id };
-    let mut answer = SAID.scope(said, next.run(request)).await;
+    let said = said::Said { request_id: Some(id.clone()), trace_id, run_id };
+    let mut answer = said::SAID.scope(said, next.run(request)).await;
     let (status, took) = (answer.status().as_u16(), begun.elapsed());
     if let Some(node) = node.get() {
         node.count_request(route, method, status, took);

@@ -6,7 +6,7 @@
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -16,11 +16,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::asker::{Guard, admit, unauthorized};
+use super::cookie;
 use super::gateway::{self, Gateway};
 use super::problem::Answered;
 use crate::config::Auth;
-
-const COOKIE: &str = "longshore_session";
 
 pub(super) fn router(gateway: Gateway) -> Router {
     // Who logs in has no session yet.
@@ -51,7 +50,7 @@ async fn log_in(State(Gateway { guard, bodies }): State<Gateway>, request: Reque
 }
 
 async fn log_out(State(Gateway { guard, .. }): State<Gateway>, parts: Parts) -> Answered {
-    if let Some(session) = of_cookie(&parts.headers) {
+    if let Some(session) = cookie::read(&parts.headers) {
         guard.node()?.api().keys().log_out(session).await?;
     }
     let mut answer = StatusCode::NO_CONTENT.into_response();
@@ -78,22 +77,6 @@ fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
     gateway::shown(StatusCode::OK, answer.to_string().into_bytes())
 }
 
-pub(super) fn of_cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, session)| session)
-}
-
-/// A request that changes something and brings a cookie must say that it comes from the same site: browsers do.
-pub(super) fn changes_from_own_page(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
-    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    match site {
-        Some(b"same-origin" | b"none") => Ok(()),
-        _ if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) => Ok(()),
-        _ => Err(ApiError::new(Code::Forbidden, "Sec-Fetch-Site: a session changes something from its own page alone")),
-    }
-}
-
 /// No other site may log a browser in. One that does not say which site asks says the origin.
 fn same_site(headers: &HeaderMap) -> Result<(), ApiError> {
     let read = |name| headers.get(name).map(HeaderValue::as_bytes);
@@ -116,7 +99,8 @@ fn set_cookie(answer: &mut Response, guard: &Guard, session: &str, seconds: u64,
     let by_proxy = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
     let secure = if guard.http.tls.is_some() || by_proxy { "; Secure" } else { "" };
     let path = &guard.http.base_path;
-    let cookie = format!("{COOKIE}={session}; Path={path}/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+    let name = cookie::NAME;
+    let cookie = format!("{name}={session}; Path={path}/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         answer.headers_mut().insert(header::SET_COOKIE, cookie);
     }
@@ -130,11 +114,11 @@ mod tests {
     fn the_session_is_found_among_other_cookies() {
         let read = |text: &str| {
             let headers = HeaderMap::from_iter([(header::COOKIE, text.parse().unwrap())]);
-            of_cookie(&headers).map(str::to_owned)
+            cookie::read(&headers).map(str::to_owned)
         };
         assert_eq!(read("a=b; longshore_session=ls_1_2; c=d").as_deref(), Some("ls_1_2"));
         assert_eq!(read("longshore_session_old=x; a=longshore_session"), None);
-        assert_eq!(of_cookie(&HeaderMap::new()), None);
+        assert_eq!(cookie::read(&HeaderMap::new()), None);
     }
 
     #[test]

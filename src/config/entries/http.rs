@@ -2,10 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use crate::config::kind::Auth;
 use crate::config::kind::{Size, Text};
-use crate::config::listen::Auth;
 use crate::config::own_kinds::{BasePath, JwtAlgorithm, Listen, Origin, TraceUrl, Url};
-use crate::config::schema::settings;
+use crate::config::section::settings;
 
 settings! {
     /// HTTP: the API under /v1, probes and metrics at /healthz, /readyz, /metrics.

@@ -6,7 +6,8 @@ use longshore_domain::limit::{RateLimit, Window};
 use toml::Value;
 
 use crate::config::kind::{Kind as _, check_token};
-use crate::config::schema::{Named, Table, settings};
+use crate::config::schema::{Named, Table};
+use crate::config::section::settings;
 
 settings! {
     /// How many jobs of the type may start, in the whole cluster. Each Longshore-Limit-Key of a tenant has a limit of

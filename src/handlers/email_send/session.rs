@@ -13,7 +13,7 @@ use longshore_actors::HandlerError;
 use serde::{Deserialize, Serialize};
 
 use super::MailServer;
-use crate::config::email::Encryption;
+use crate::config::kind::Encryption;
 
 /// How long the server may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);

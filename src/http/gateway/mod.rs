@@ -8,6 +8,7 @@
 
 pub(super) mod body;
 pub(super) mod conditions;
+pub(super) mod doctor;
 pub(super) mod jobs;
 mod rate;
 pub(super) mod request;
@@ -34,7 +35,6 @@ use serde_json::value::RawValue;
 
 use super::asker::{Asker, Guard};
 use super::problem::{Answered, of_http, problem};
-use super::streams;
 use body::Bodies;
 use request::{Query, Target};
 
@@ -51,9 +51,8 @@ pub(super) struct Gateway {
     pub(super) bodies: Bodies,
 }
 
-/// Every route of the API, those of the streams among them.
-pub(super) fn router(gateway: Gateway) -> Router {
-    let streams = streams::router(gateway.guard.clone());
+/// Every route of the API, those of the `streams` among them.
+pub(super) fn router(gateway: Gateway, streams: Router) -> Router {
     let mut router = Router::new()
         .route("/v1/jobs", post(jobs::submit))
         .route("/v1/jobs/{name}", post(jobs::submit_raw).get(run_of_job))
