@@ -2,8 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::config::kind::Auth;
-use crate::config::kind::{Size, Text};
+use crate::config::kind::{Auth, Size, Text};
 use crate::config::own_kinds::{BasePath, JwtAlgorithm, Listen, Origin, TraceUrl, Url};
 use crate::config::section::settings;
 
