@@ -19,9 +19,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
-use crate::AuditFile;
 use crate::metrics::Metrics;
 use crate::runtime::now;
+use crate::settings::AuditFile;
 
 /// How long an action waits for its entry to be stored.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);

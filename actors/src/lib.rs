@@ -43,13 +43,10 @@ pub use handlers::handler::{self, Context, Handler, HandlerError, Handlers, Succ
 pub use node::observer::Observer;
 pub use node::{Error, Node};
 pub use queue::unresponsive::SPARE_THREADS;
-pub use runtime::fail_point;
+pub use runtime::{VERSION, fail_point};
 pub use service::handle::ApiHandle;
 pub use settings::{
     AuditFile, DeclaredSchedules, EventFile, LogControl, Posted, PressureSettings, Settings, WEBHOOK_WITHIN,
     WebhookCaller, WebhookSettings,
 };
 pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, StreamItem};
-
-/// This build's version.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -12,9 +12,9 @@ use longshore_backbone::Backbone;
 use longshore_backbone::remake::was_remade;
 use longshore_backbone::scan::Source;
 
-use crate::EventFile;
 use crate::metrics::Metrics;
 use crate::runtime::supervision::LoopEnd;
+use crate::settings::EventFile;
 
 /// How often the log is asked for more.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -14,11 +14,11 @@ use longshore_backbone::nodes::Nodes;
 use longshore_backbone::wire::api::{HealthStatus, InForce};
 use serde::de::DeserializeOwned;
 
-use crate::LogControl;
 use crate::cluster::readiness::Readiness;
 use crate::metrics::history::Counted;
 use crate::runtime::identity::Identity;
 use crate::runtime::supervision::LoopEnd;
+use crate::settings::LogControl;
 
 /// The question how the node is. No instance is called so.
 const HEALTH: &[u8] = b"health";

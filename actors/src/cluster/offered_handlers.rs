@@ -66,7 +66,7 @@ pub(crate) async fn run(part: OfferedHandlersPart) -> LoopEnd {
         own_by_type.insert(job_type, Own { handler, slots });
     }
     let lease = part.backbone.storage().lease;
-    let offered = part.backbone.offer(&offers, lease, crate::VERSION, part.started_at).await;
+    let offered = part.backbone.offer(&offers, lease, crate::runtime::VERSION, part.started_at).await;
     let mut offered = offered.map_err(|error| error.with_causes())?;
     let mut is_withdrawn = false;
     loop {

@@ -29,7 +29,7 @@ fn of(PresencePart { node, waiting }: &PresencePart) -> Presence {
     missing.truncate(MAX_MISSING);
     Presence {
         node: node.identity.node.to_string(),
-        version: crate::VERSION.to_owned(),
+        version: crate::runtime::VERSION.to_owned(),
         started_at: node.identity.started_at,
         seen_at: clock::own(),
         state: if node.lifecycle.is_draining() { "draining" } else { "running" }.to_owned(),

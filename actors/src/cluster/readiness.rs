@@ -102,7 +102,7 @@ impl Readiness {
             queues: self.queues.names().iter().map(ToString::to_string).collect(),
             ready: reasons.is_empty(),
             reasons,
-            version: crate::VERSION.to_owned(),
+            version: crate::runtime::VERSION.to_owned(),
             warnings: full
                 .chain(self.health.unserved.get())
                 .chain(self.slow_deliveries())

@@ -33,7 +33,7 @@ impl Process {
         };
         let gauges = [(MEMORY, resident(&read("statm"))), (FILES, files), (START, Some(self.started_at))];
         let gauges = gauges.into_iter().filter_map(|(of, value)| Some(one(of, &[], MetricType::GAUGE, value?)));
-        let build = one(BUILD, &[("version", crate::VERSION)], MetricType::GAUGE, 1.0);
+        let build = one(BUILD, &[("version", crate::runtime::VERSION)], MetricType::GAUGE, 1.0);
         let cpu = processor_time(&read("stat")).map(|value| one(CPU, &[], MetricType::COUNTER, value));
         gauges.chain([build]).chain(cpu).collect()
     }

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::cluster::node_name;
+use crate::handlers::handler::Handlers;
 use crate::lease_keeper::LeaseKeeperMessage;
 use crate::limits::concurrency::keeper::SlotKeeperMessage;
 use crate::metrics::Metrics;
@@ -24,7 +25,7 @@ use crate::node::tree::{Root, RootArguments};
 use crate::queue::dispatcher::SchedulerMessage;
 use crate::queue::serve::Order;
 use crate::runtime::now;
-use crate::{Handlers, Settings};
+use crate::settings::Settings;
 
 /// How long a starting node waits for its API.
 const SERVES_WITHIN: Duration = Duration::from_secs(5);

@@ -29,6 +29,7 @@ use crate::cluster::{
 use crate::commit::committer::Committing;
 use crate::commit::handle::Committer;
 use crate::handlers::capacity::HandlerCapacity;
+use crate::handlers::handler::Handlers;
 use crate::handlers::offered_calls::OfferedCalls;
 use crate::handlers::routing::Routing;
 use crate::lease_keeper::{Book, LeaseKeeperMessage, LeaseKeeperPart};
@@ -52,12 +53,12 @@ use crate::runtime::park_permits::ParkGate;
 use crate::runtime::pressure::MachinePressure;
 use crate::runtime::system_events::SystemEvents;
 use crate::service::ServicePart;
+use crate::settings::{DeclaredSchedules, EventFile, LogControl, PressureSettings, Settings};
 use crate::streams::EventStreams;
 use crate::streams::tail::Table;
 use crate::time::{recurring::RecurringPart, timekeeper::TimekeeperPart};
 use crate::trace::Tracer;
 use crate::webhooks;
-use crate::{DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings, Settings};
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {

@@ -28,7 +28,7 @@ pub(crate) struct PullReceiverPart {
 /// Receives until the process ends; while the node drains, only what is on its way.
 pub(crate) async fn run(PullReceiverPart { api, pullers }: PullReceiverPart) -> LoopEnd {
     let (identity, pullers) = (&api.identity, &*pullers);
-    let opened = api.backbone.pulls(&identity.node, crate::VERSION, identity.started_at).await;
+    let opened = api.backbone.pulls(&identity.node, crate::runtime::VERSION, identity.started_at).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
     let (mut received, mut look) = (HashSet::new(), ticks(LOOK_EVERY));
     let mut is_closed = false;

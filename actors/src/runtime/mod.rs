@@ -34,6 +34,9 @@ pub(crate) mod permits;
 
 pub(crate) use clock::now;
 
+/// This build's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// What a lock guards, also after a holder of it panicked.
 pub(crate) trait Unpoisoned {
     type Guard;

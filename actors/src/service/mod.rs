@@ -171,7 +171,7 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
 pub(crate) async fn run(part: ServicePart) -> LoopEnd {
     let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
     let names = api::ENDPOINTS.map(|endpoint| endpoint.name);
-    let served = service::run(backbone, crate::VERSION, started, &names, part).await;
+    let served = service::run(backbone, crate::runtime::VERSION, started, &names, part).await;
     served.map_err(|error| error.with_causes())
 }
 

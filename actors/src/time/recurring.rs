@@ -18,12 +18,12 @@ use longshore_backbone::wire::api::PutRequest;
 use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::{SmolStr, Tenant, Timestamp};
 
-use crate::DeclaredSchedules;
 use crate::api::{Api, stranded};
 use crate::metrics::Restored;
 use crate::runtime::identity::is_first;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::settings::DeclaredSchedules;
 use crate::time::schedules;
 
 /// Pages of 256 schedules in a round.

@@ -79,7 +79,7 @@ impl Delivery {
         let timestamp = at.millis() / 1_000;
         let headers = [
             ("content-type", message.content_type.to_owned()),
-            ("user-agent", format!("longshore/{}", crate::VERSION)),
+            ("user-agent", format!("longshore/{}", crate::runtime::VERSION)),
             ("webhook-signature", message.signed(&keys.collect::<Vec<_>>(), timestamp)),
             ("webhook-timestamp", timestamp.to_string()),
             ("webhook-id", message.id),

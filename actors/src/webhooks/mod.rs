@@ -14,8 +14,8 @@ use std::sync::Arc;
 use longshore_backbone::Backbone;
 use longshore_backbone::wire::api::{ApiError, Code, WEBHOOK_TYPE};
 
-use crate::Handlers;
 use crate::api::Api;
+use crate::handlers::handler::Handlers;
 use crate::metrics::Metrics;
 use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookSettings;
