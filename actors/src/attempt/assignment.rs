@@ -134,6 +134,22 @@ impl Assignment {
         self.payload.trace = Some(JobTrace::of(tracer, headers, tenant, run_id, stored_at));
     }
 
+    /// The ids that it may run under, the first that is free: the id it names; the id derived from its position in the
+    /// lane; and, if a stream that is gone had that position before, the derived id with the time the job was stored.
+    pub(crate) fn ids(&self) -> [RunId; 3] {
+        let message = &self.arrival.holding.message;
+        let derived = RunId::derived(&self.job.lane(), message.sequence);
+        let timed = RunId::derived_at(&derived, message.at);
+        [self.job.run_id.clone(), derived, timed]
+    }
+
+    pub(crate) fn rename(&mut self, run_id: RunId) {
+        if self.job.run_id != run_id {
+            self.arrival.has_derived_id = run_id.as_derived().is_some();
+            self.job = Arc::new(Job { run_id, ..(*self.job).clone() });
+        }
+    }
+
     /// Its run as if it had a record, for those who ask what waits.
     pub(crate) fn waiting_run(&self, policies: &Policies) -> Run {
         let mut run = Run::new(&self.job, policies.max_attempts(&self.job), self.since);

@@ -29,11 +29,9 @@ mod disposition;
 mod not_begun;
 mod unreadable;
 
-pub(crate) use unreadable::rename;
-
 use disposition::Disposition;
 use not_begun::not_begun;
-use unreadable::{UNPROVEN, ids_of, unreadable};
+use unreadable::{UNPROVEN, unreadable};
 
 /// Begins the attempt that a delivery asks for. `None`: there is nothing to do, or a commit is on its way to the
 /// committer.
@@ -129,8 +127,8 @@ async fn claim<P: Ports>(ports: &P, assignment: &mut Assignment) -> Result<Attem
                 Base { expected: found.revision, ..on(ports, assignment, None, 1, 1) }
             }
             (Verdict::Occupied | Verdict::BeginAnew, Some(_)) => {
-                let [_, _, free] = ids_of(assignment);
-                rename(assignment, free);
+                let [_, _, free] = assignment.ids();
+                assignment.rename(free);
                 return Box::pin(claim(ports, assignment)).await;
             }
             (Verdict::StaleRecord, _) => {
@@ -215,7 +213,7 @@ async fn claim_on<P: Ports>(
     if let Some(Settlement::Expire | Settlement::Dead(_)) = instead {
         keys::finish_take_over(ports, &assignment.job, &attempt_state.run).await?;
     } else {
-        match claim_keys(ports, assignment, &mut attempt_state, instead.as_ref()).await {
+        match keys::come(ports, assignment, &mut attempt_state, instead.as_ref()).await {
             Ok(()) => {}
             Err(Denied::Settled(settlement)) => return Err(Disposition::Settle(attempt_state.into(), settlement)),
             Err(Denied::Overtaken(found)) => return Ok(Err(found)),
@@ -226,18 +224,6 @@ async fn claim_on<P: Ports>(
         Some(settlement) => Err(Disposition::Settle(attempt_state.into(), settlement)),
         None => write_claim(ports, assignment, started(ports, assignment, attempt_state, attempt)).await,
     }
-}
-
-/// Makes sure that the job's idempotency key is its own, that it is let in at the line of its concurrency key, and that
-/// it is its turn in the order of that.
-async fn claim_keys<P: Ports>(
-    ports: &P,
-    assignment: &Assignment,
-    attempt_state: &mut AttemptState,
-    instead: Option<&Settlement>,
-) -> Result<(), Denied> {
-    keys::claim_at_begin(ports, assignment, attempt_state, instead).await?;
-    line::come(ports, assignment, attempt_state, instead).await
 }
 
 /// Stores the start, unless another write of the record is first.
@@ -260,7 +246,7 @@ async fn write_claim<P: Ports>(
         }
         Ok(Written::Lost(found)) => Ok(Err(found)),
         Err(error) => {
-            ports.unclear_claims().add(&attempt_state.run.token);
+            ports.unclear_claims().remember(&attempt_state.run.token);
             Err(Disposition::PutOff(error))
         }
     }
@@ -268,11 +254,9 @@ async fn write_claim<P: Ports>(
 
 /// A run without a stored record.
 fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
-    let mut run = Run::new(&assignment.job, ports.max_attempts(&assignment.job), assignment.since);
-    run.search = ports.policies().searched(&assignment.job.job_type, &assignment.payload.body);
+    let mut run = assignment.waiting_run(ports.policies());
     run.origin = assignment.arrival.holding.message.at;
     run.round = assignment.arrival.round;
-    run.trace_id = assignment.payload.trace_id();
     run.keep_ms = run.keep_ms.or_else(|| ports.policy(&assignment.job).keep.map(whole_millis));
     run
 }

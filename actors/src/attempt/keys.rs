@@ -103,9 +103,21 @@ impl Denied {
     }
 }
 
-/// Makes sure that a job that is about to start owns its key, and notes that in the run, so that it happens once.
-/// `instead`: it is not cleared to start now, and waits.
-pub(crate) async fn claim_at_begin<P: Ports>(
+/// Makes sure that the idempotency key of a job that is about to start is its own, that the job is let in at the line
+/// of its concurrency key, and that it is its turn in the order of that. `instead`: it is not cleared to start now, and
+/// waits.
+pub(crate) async fn come<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    attempt_state: &mut AttemptState,
+    instead: Option<&Settlement>,
+) -> Result<(), Denied> {
+    claim(ports, assignment, attempt_state, instead).await?;
+    line::come(ports, assignment, attempt_state, instead).await
+}
+
+/// Claims the idempotency key, and notes that in the run, so that it happens once.
+async fn claim<P: Ports>(
     ports: &P,
     assignment: &Assignment,
     attempt_state: &mut AttemptState,

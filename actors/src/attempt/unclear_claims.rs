@@ -16,7 +16,7 @@ const MAX_UNCLEAR: usize = 16_384;
 pub(crate) struct UnclearClaims(Mutex<HashSet<SmolStr>>);
 
 impl UnclearClaims {
-    pub(crate) fn add(&self, token: &SmolStr) {
+    pub(crate) fn remember(&self, token: &SmolStr) {
         let mut tokens = self.0.lock().unpoisoned();
         if tokens.len() < MAX_UNCLEAR {
             tokens.insert(token.clone());

@@ -117,7 +117,7 @@ async fn remove(ports: &NodePorts, poison: Poison) {
         // Sequences of the due jobs' stream are not those of a lane.
         let due = Queue::parse("due").unwrap_or_else(|_| Queue::main());
         let run_id = RunId::derived(&Lane::new(&due, assignment.job.priority), message.sequence);
-        begin::rename(&mut assignment, run_id);
+        assignment.rename(run_id);
     }
     assignment.start = Start::Invalid(reason);
     log_run!(warn, assignment.about(), stream = %message.stream, sequence = message.sequence,

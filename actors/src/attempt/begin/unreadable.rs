@@ -1,12 +1,10 @@
 //! Jobs that become a dead letter before anything is done: they cannot be read, or say what only nodes may say.
 
-use std::sync::Arc;
-
 use longshore_backbone::records::Found;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, Job, Run, RunId};
+use longshore_domain::{ErrorKind, Failure, Run, RunId};
 
 use super::disposition::Disposition;
 use super::fresh;
@@ -34,8 +32,8 @@ pub(super) async fn unreadable<P: Ports>(
 ) -> Result<AttemptState, Disposition> {
     let is_forged = assignment.arrival.seal.is_some();
     assignment.arrival = as_bare(assignment.arrival.clone());
-    for run_id in ids_of(assignment).into_iter().skip(usize::from(is_forged)) {
-        rename(assignment, run_id);
+    for run_id in assignment.ids().into_iter().skip(usize::from(is_forged)) {
+        assignment.rename(run_id);
         let found = ports.server().read_record(&assignment.job.tenant, &assignment.job.run_id).await?;
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let attempt_state = match (verdict, found) {
@@ -72,22 +70,6 @@ fn refused<P: Ports>(ports: &P, assignment: &Assignment, expected: u64) -> Attem
 /// The arrival of a client's own publish, whatever its headers say.
 fn as_bare(arrival: Arrival) -> Arrival {
     Arrival { round: 1, attempt: 1, deferrals: 0, due_at: None, moved: false, seal: None, ..arrival }
-}
-
-/// The ids that a job may run under, the first that is free: the id it names; the id derived from its position in the
-/// lane; and, if a stream that is gone had that position before, the derived id with the time the job was stored.
-pub(super) fn ids_of(assignment: &Assignment) -> [RunId; 3] {
-    let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
-    let derived = RunId::derived(&job.lane(), message.sequence);
-    let timed = RunId::derived_at(&derived, message.at);
-    [job.run_id.clone(), derived, timed]
-}
-
-pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
-    if assignment.job.run_id != run_id {
-        assignment.arrival.has_derived_id = run_id.as_derived().is_some();
-        assignment.job = Arc::new(Job { run_id, ..(*assignment.job).clone() });
-    }
 }
 
 fn is_of(run: &Run, assignment: &Assignment) -> bool {

@@ -556,7 +556,7 @@ fn an_invalid_job_whose_run_has_the_id_with_its_time_is_over_once_that_was_repla
 fn an_invalid_job_does_not_touch_the_run_whose_id_it_names() {
     let mut scene = Scene::new();
     let mut invalid = scene.delivery();
-    crate::attempt::begin::rename(&mut invalid, id("r1"));
+    invalid.rename(id("r1"));
     invalid.start = Start::Invalid("nonsense".to_owned());
     let theirs = Run { run_id: id("r1"), held_by: Some(held_by(9)), ..scene.running() };
     scene.server.has_record(theirs);
