@@ -133,11 +133,13 @@ async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration, began_at: Ti
         eprintln!("{PENDING}warning:{PENDING:#} {running} attempts run on; after a restore they are tried again");
     }
     let marks = hold.api.client.marks().await?;
+    // What falls due as the snapshot begins may be in its state, and not in its data.
+    let due_from = hold.api.client.last_schedule().await?;
     let (mut streams, mut fired) = (Vec::new(), None);
     for stream in hold.cut() {
         let entry = written(hold.api, stream, dir).await?;
         if stream.has_times() {
-            fired = Some(fired_since(hold.api, &entry, dir).await?);
+            fired = Some(fired_since(hold.api, &entry, due_from, dir).await?);
         }
         streams.push(entry);
         ensure!(Instant::now() < until, "it takes longer than jobs may be paused: raise --pause");
@@ -266,10 +268,9 @@ async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result
     Ok(StoredEntry { stream: stream.name.clone(), file, snapshot })
 }
 
-/// Writes what fell due since the snapshot of the schedules began.
-async fn fired_since(api: &Api, schedules: &StoredEntry, dir: &Path) -> anyhow::Result<FiredFile> {
+/// Writes what fell due since the schedules were at that sequence.
+async fn fired_since(api: &Api, schedules: &StoredEntry, from: u64, dir: &Path) -> anyhow::Result<FiredFile> {
     let file = format!("{}.fired", schedules.stream);
-    let from = schedules.snapshot.state["last_seq"].as_u64().unwrap_or(0);
     let lines = in_place(dir, &file, async |to| {
         let mut to = BufWriter::new(to);
         api.client.fired_since(from, |fired| writeln!(to, "{}", serde_json::to_string(fired)?)).await?;

@@ -285,6 +285,14 @@ impl Client {
         Ok(Snapshot { bytes, sha256, messages: state["messages"].as_u64().unwrap_or(0), config, state })
     }
 
+    /// The last sequence among the schedules and due jobs.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn last_schedule(&self) -> Result<u64, Error> {
+        self.last_sequence(&self.names().schedules_stream()).await
+    }
+
     /// What the server itself has moved among the schedules since that stream was at `sequence`, until now: a message
     /// is removed as its time comes, and a due job appended. A snapshot of that moment may lack both, with nats-server
     /// 2.15.1. They are read one by one, from the leader.
