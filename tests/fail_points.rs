@@ -126,11 +126,11 @@ async fn nothing_is_lost_at(point: &str) {
 
     let frozen = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=stop")).start().await;
     load.publish(&world, OF_EACH).await;
-    interruptions.push(frozen_at(&frozen).await);
+    let stop = frozen_at(&frozen).await;
     let other = node(&world).name("other").start().await;
     load.ends(&world, WITHIN).await;
-    let (node, from) = (interruptions.last().unwrap().node.clone(), interruptions.last().unwrap().at);
-    let silence = Silence { node, from, until: jiff::Timestamp::now() };
+    let silence = Silence { node: stop.node.clone(), from: stop.at, until: jiff::Timestamp::now() };
+    interruptions.push(stop);
     frozen.sigcont();
     load.publish(&world, OF_EACH).await;
     load.ends(&world, WITHIN).await;

@@ -139,7 +139,7 @@ async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration, began_at: Ti
     for stream in hold.cut() {
         let entry = written(hold.api, stream, dir).await?;
         if stream.has_times() {
-            fired = Some(fired_since(hold.api, &entry, due_from, dir).await?);
+            fired = Some(fired_since(hold.api, &entry.stream, due_from, dir).await?);
         }
         streams.push(entry);
         ensure!(Instant::now() < until, "it takes longer than jobs may be paused: raise --pause");
@@ -269,8 +269,8 @@ async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result
 }
 
 /// Writes what fell due since the schedules were at that sequence.
-async fn fired_since(api: &Api, schedules: &StoredEntry, from: u64, dir: &Path) -> anyhow::Result<FiredFile> {
-    let file = format!("{}.fired", schedules.stream);
+async fn fired_since(api: &Api, schedules: &str, from: u64, dir: &Path) -> anyhow::Result<FiredFile> {
+    let file = format!("{schedules}.fired");
     let lines = in_place(dir, &file, async |to| {
         let mut to = BufWriter::new(to);
         api.client.fired_since(from, |fired| writeln!(to, "{}", serde_json::to_string(fired)?)).await?;

@@ -1,7 +1,8 @@
 //! The settings `[email]`: the server to which e-mails are handed over, and their usual sender.
 
 use super::http_call::Secret;
-use super::kind::{Encryption, Text};
+use super::kind::Text;
+use super::own_kinds::Encryption;
 #[cfg(feature = "email")]
 use super::problem::Problem;
 #[cfg(feature = "email")]

@@ -293,26 +293,6 @@ impl Kind for Spread {
 }
 
 longshore_domain::named! {
-    /// Who may ask the API over HTTP.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Auth {
-        /// Everybody who reaches the listener, as the operator.
-        Off = "off",
-        /// Who has an API key, as its tenant.
-        Keys = "keys",
-    }
-}
-
-longshore_domain::named! {
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Encryption {
-        StartTls = "starttls",
-        Tls = "tls",
-        None = "none",
-    }
-}
-
-longshore_domain::named! {
     /// How spans are sent.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Protocol {
@@ -368,8 +348,9 @@ macro_rules! choices {
         }
     )+};
 }
+pub(super) use choices;
 choices! {
-    Auth Encryption FairBy History Hold JitterForm Misfire OnBusy OnMismatch Overlap Protocol ReleasingEnd Window
+    FairBy History Hold JitterForm Misfire OnBusy OnMismatch Overlap Protocol ReleasingEnd Window
 }
 
 impl<K: Kind> Kind for Vec<K> {

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::kind::{Auth, Protocol};
+use super::kind::Protocol;
+use super::own_kinds::Auth;
 
 /// How a node serves HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use longshore_domain::limit::{RateLimit, Scope};
 
 mod entries;
 
-pub(crate) mod kind;
-mod own_kinds;
+mod kind;
+pub(crate) mod own_kinds;
 mod schema;
 
 mod environment;
@@ -47,11 +47,12 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
-pub use kind::{Auth, Protocol as TraceProtocol};
+pub use kind::Protocol as TraceProtocol;
 #[cfg(feature = "http")]
 pub(crate) use listen::jwk_set;
 pub use listen::{Http, JwtSettings, Listen, TlsFiles, TraceSettings};
 pub use nats::NatsError;
+pub use own_kinds::Auth;
 #[cfg(feature = "traces")]
 pub(crate) use own_kinds::not_a_collector;
 pub use problem::Problems;

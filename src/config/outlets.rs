@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use super::entries::http::{HTTP, JWT, TLS};
 use super::entries::{AUDIT, TELEMETRY};
-use super::kind::Auth;
 use super::kind::Text;
 use super::listen::{Http, JwtSettings, Listen, TlsFiles, TraceSettings, jwk_set};
+use super::own_kinds::Auth;
 use super::problem::Problem;
 use super::schema::Entry;
 use super::section::Section;

@@ -7,7 +7,29 @@ use std::time::Duration;
 use longshore_domain::search::{JsonPointer, PLACES_MAX};
 use toml::Value;
 
-use super::kind::{Kind, checked_text, refuse, text};
+use super::kind::{Kind, checked_text, choices, refuse, text};
+
+longshore_domain::named! {
+    /// Who may ask the API over HTTP.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Auth {
+        /// Everybody who reaches the listener, as the operator.
+        Off = "off",
+        /// Who has an API key, as its tenant.
+        Keys = "keys",
+    }
+}
+
+longshore_domain::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Encryption {
+        StartTls = "starttls",
+        Tls = "tls",
+        None = "none",
+    }
+}
+
+choices! { Auth Encryption }
 
 /// Where to listen; nowhere is `"off"`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -112,7 +112,12 @@ pub(crate) async fn come<P: Ports>(
     attempt_state: &mut AttemptState,
     instead: Option<&Settlement>,
 ) -> Result<(), Denied> {
-    claim(ports, assignment, attempt_state, instead).await?;
+    if let Some(key) = key_to_claim(ports, &assignment.job, &attempt_state.run) {
+        if ports.server().is_recorded_first(key.unique) {
+            record_first(ports, assignment, attempt_state, instead, "before-key").await?;
+        }
+        claim(ports, assignment, attempt_state, &key).await?;
+    }
     line::come(ports, assignment, attempt_state, instead).await
 }
 
@@ -121,20 +126,16 @@ async fn claim<P: Ports>(
     ports: &P,
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
-    instead: Option<&Settlement>,
+    key: &Key<'_>,
 ) -> Result<(), Denied> {
     let job = &assignment.job;
-    let Some(key) = key_to_claim(ports, job, &attempt_state.run) else { return Ok(()) };
-    if ports.server().is_recorded_first(key.unique) {
-        record_first(ports, assignment, attempt_state, instead, "before-key").await?;
-    }
     let run = &mut attempt_state.run;
     let PublishedJob { headers, body, .. } = &assignment.payload;
     let print = Fingerprint::of(job.job_type.as_str(), headers.as_deref(), body);
     // Of two runs that replace, the later one stays. This one may be the earlier: its `submit` may have died, and a
     // later job have come since.
     let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
-    let wanted = KeyRequest { key: &key, print, replaces, again: run.round > 1 };
+    let wanted = KeyRequest { key, print, replaces, again: run.round > 1 };
     Err(match own(ports, job, wanted).await? {
         Owner::This => {
             key.note_claimed(run);

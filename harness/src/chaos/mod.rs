@@ -132,9 +132,7 @@ impl Chaos {
         let named: Vec<(Timestamp, &str)> = faults.log.iter().map(|fault| (fault.at, fault.what)).collect();
         let again: Vec<Timestamp> =
             repeated_calls(&history.calls, &history.events).into_iter().map(|call| call.start).collect();
-        let violations = history.check();
-        history.rules.on_their_way = 0;
-        let on_their_way = history.check().len() - violations.len();
+        let (violations, on_their_way) = history.check_and_excuse();
         Report {
             chaos: self,
             sorts,

@@ -64,6 +64,12 @@ fn span(duration: Duration) -> SignedDuration {
 impl History {
     /// Everything that is wrong with this history, by run.
     pub fn check(&self) -> Vec<Violation> {
+        self.check_and_excuse().0
+    }
+
+    /// The same, and how many calls were left out, as a frozen node may have had them on their way
+    /// ([`Rules::on_their_way`]).
+    pub fn check_and_excuse(&self) -> (Vec<Violation>, usize) {
         let mut found = Vec::new();
         let runs = by_run::runs(self, &mut found);
         for run in &runs {
@@ -72,9 +78,9 @@ impl History {
         concurrency::judge(self, &runs, &mut found);
         order::judge(self, &runs, &mut found);
         recurring::judge(self, &runs, &mut found);
-        violation::excuse(&mut found, self.rules.on_their_way);
+        let excused = violation::excuse(&mut found, self.rules.on_their_way);
         found.sort();
-        found
+        (found, excused)
     }
 
     fn judge_run(&self, run: &by_run::Run<'_>) -> (BTreeMap<u32, round::Round>, Vec<Violation>) {

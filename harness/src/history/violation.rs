@@ -108,13 +108,15 @@ pub struct Violation {
 }
 
 /// Leaves out the calls that a node may have had on their way when it was frozen, if there are no more than `most`
-/// after one freeze.
-pub(super) fn excuse(found: &mut Vec<Violation>, most: usize) {
+/// after one freeze; returns how many it left out.
+pub(super) fn excuse(found: &mut Vec<Violation>, most: usize) -> usize {
+    let all = found.len();
     let mut after: BTreeMap<(String, Timestamp), usize> = BTreeMap::new();
     for thawed in found.iter().filter_map(|violation| violation.thawed.clone()) {
         *after.entry(thawed).or_default() += 1;
     }
     found.retain(|violation| violation.thawed.as_ref().is_none_or(|thawed| after[thawed] > most));
+    all - found.len()
 }
 
 impl fmt::Display for Violation {

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::config::kind::{Auth, Size, Text};
-use crate::config::own_kinds::{BasePath, JwtAlgorithm, Listen, Origin, TraceUrl, Url};
+use crate::config::kind::{Size, Text};
+use crate::config::own_kinds::{Auth, BasePath, JwtAlgorithm, Listen, Origin, TraceUrl, Url};
 use crate::config::section::settings;
 
 settings! {

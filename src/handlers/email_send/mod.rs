@@ -13,7 +13,7 @@ use longshore_actors::{Context, Handler, HandlerError, Success};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::config::kind::Encryption;
+use crate::config::own_kinds::Encryption;
 
 mod message;
 mod session;

@@ -13,7 +13,7 @@ use longshore_actors::HandlerError;
 use serde::{Deserialize, Serialize};
 
 use super::MailServer;
-use crate::config::kind::Encryption;
+use crate::config::own_kinds::Encryption;
 
 /// How long the server may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);

@@ -119,15 +119,12 @@ async fn take_up_claim<P: Ports>(
 ) -> Result<AttemptState, Disposition> {
     let published = ports.server().published_at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
-    let park = assignment.park.take();
-    if park.is_none() {
-        run.begin_instead(ports.node(), ports.now());
-    }
-    let attempt_state = AttemptState::new(run, revision, published, true);
-    if let Some(park) = park {
+    if let Some(park) = assignment.park.take() {
         let outcome = Outcome::OverLimit(park.reason.unwrap_or(DeferReason::Busy));
-        return Err(Disposition::End(attempt_state.into(), outcome));
+        return Err(Disposition::End(AttemptState::new(run, revision, published, true).into(), outcome));
     }
+    run.begin_instead(ports.node(), ports.now());
+    let attempt_state = AttemptState::new(run, revision, published, true);
     write_claim(ports, assignment, attempt_state).await?.map_err(|_| Disposition::Abandon)
 }
 
