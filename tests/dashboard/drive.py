@@ -332,6 +332,27 @@ def work(browser, address):
     tab.go("runs?queue=no%20queue", "Runs")
     expect(page.locator(".failure")).to_contain_text("queue")
 
+    # What is begun for one tenant stays with that tenant's, whatever the page shows meanwhile.
+    def dies(tenant):
+        job = {"type": "fail", "payload": {"times": 1, "kind": "permanent"}}
+        return ask(address, f"v1/jobs?tenant={tenant}", job)["run_id"]
+
+    mine, theirs = [dies("acme") for _ in range(3)], dies("globex")
+    tab.go("dlq?type=fail&tenant=globex", "Dead letters")
+    expect(page.get_by_role("table", name="Dead letters", exact=True).locator("tbody tr")).to_have_count(1)
+    tab.go("dlq?type=fail&tenant=acme", "Dead letters")
+    expect(page.get_by_role("table", name="Dead letters", exact=True).locator("tbody tr")).to_have_count(3)
+    tab.button("Discard all").click()
+    page.locator("dialog select[name=rate]").select_option("1")
+    tab.confirm("Discard 3")
+    tab.go("dlq?type=fail&tenant=globex", "Dead letters")
+    expect(page.locator(".bulk")).to_contain_text("3 of 3 done")
+    expect(page.locator(".bulk").get_by_role("button", name="Close")).to_be_visible()
+    states = [ask(address, f"v1/runs/{run}?tenant={of}")["state"] for run, of in [(theirs, "globex")] + [(run, "acme") for run in mine]]
+    if states != ["dead"] + ["discarded"] * 3:
+        tab.wrong.append(f"an act on many left {states}")
+    tab.button("Close", page.locator(".bulk")).click()
+
     # A job by the form, with a number that no browser can hold, followed until its end.
     tab.go("submit", "Submit a job")
     tab.judge("the form")

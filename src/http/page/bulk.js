@@ -1,9 +1,9 @@
 // Acts on many: asked by the page one call after the other, with progress, a pace and a way to stop.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get } from './api.js';
+import { ask } from './api.js';
 import { number } from './format.js';
-import { changed, reload, state, toast, tried } from './state.js';
+import { changed, reload, state, tenant, toast, tried } from './state.js';
 import { askFirst, button, line, ofTenant, pill, runLink, time } from './widgets.js';
 
 const AT_ONCE = 200;
@@ -11,15 +11,15 @@ const SAMPLE = 10;
 const RATE = { name: 'rate', label: 'How fast', options: [['', 'at once'], ['1', '1 a second'], ['10', '10 a second'], ['100', '100 a second']], hint: 'Slower is kinder to a service that has just come back. This tab keeps the pace: leave it open.' };
 
 /** How many an act would reach. */
-export async function counted(path, body, done) {
-  const said = await ask('POST', path, { body: { ...body, dry_run: true } });
+export async function counted({ path, body, done, as }) {
+  const said = await ask('POST', path, { body: { ...body, dry_run: true }, as });
   return { count: said[done] ?? 0, more: Boolean(said.more), failed: said.failed ?? [] };
 }
 
 /** Some of them, the newest first: those in one of these states. */
-async function sample(body, states) {
+async function sample(body, states, as) {
   const of = { ...body, all: undefined, set: undefined };
-  const pages = await Promise.all(states.map((name) => get('v1/runs', { ...of, state: name, limit: SAMPLE })));
+  const pages = await Promise.all(states.map((name) => ask('GET', 'v1/runs', { query: { ...of, state: name, limit: SAMPLE }, as })));
   return pages.flatMap((page) => page.runs).slice(0, SAMPLE);
 }
 
@@ -31,7 +31,7 @@ async function sample(body, states) {
  */
 async function shown(title, total, work) {
   /** @type {any} */
-  const bulk = { title, done: 0, failed: [], total, stopped: false, over: false };
+  const bulk = { title, done: 0, failed: [], failures: 0, total, stopped: false, over: false };
   state.bulk = bulk;
   changed();
   try {
@@ -45,17 +45,21 @@ async function shown(title, total, work) {
 }
 
 /**
- * Calls until nothing is left, or it is stopped; at most so many a second.
- * @param {{title: string, path: string, body: object, done: string, total?: number, rate?: number}} what
+ * Calls until nothing is left, or it is stopped; at most so many a second. `as`: whose runs are meant, whatever the page
+ * shows meanwhile.
+ * @param {{title: string, path: string, body: object, done: string, as: string, total?: number, rate?: number}} what
  */
-export const run = ({ title, path, body, done, total, rate = 0 }) => shown(title, total, async (bulk) => {
+export const run = ({ title, path, body, done, as, total, rate = 0 }) => shown(title, total, async (bulk) => {
   const begun = performance.now();
   const step = rate ? Math.min(rate, AT_ONCE) : AT_ONCE;
   for (let more = true; more && !bulk.stopped;) {
-    const said = await ask('POST', path, { body: { ...body, limit: step + bulk.failed.length } });
+    // Each call meets those that failed again, and its limit counts them, too.
+    const said = await ask('POST', path, { body: { ...body, limit: step + bulk.failures }, as });
+    const failures = said.failed_in_all ?? said.failed?.length ?? 0;
+    more = Boolean(said.more) && ((said[done] ?? 0) > 0 || failures > bulk.failures);
     bulk.done += said[done] ?? 0;
     bulk.failed = said.failed ?? [];
-    more = Boolean(said.more) && (said[done] ?? 0) > 0;
+    bulk.failures = failures;
     changed();
     const early = rate && more ? begun + (bulk.done / rate) * 1000 - performance.now() : 0;
     if (early > 0) await new Promise((go) => { setTimeout(go, early); });
@@ -72,18 +76,21 @@ export const forEach = (title, act) => shown(title, state.selected.size, async (
       bulk.done += 1;
       state.selected.delete(one);
     } catch (error) {
-      bulk.failed.push({ run_id: id, error: error.message });
+      bulk.failures = bulk.failed.push({ run_id: id, error: error.message });
     }
     changed();
   }
 });
 
 /**
- * Shows what is meant, how many and some of them, then acts. More than 100 are confirmed by their number.
+ * Shows what is meant, how many and some of them, then acts: on those that are there now, of the tenant that is looked at
+ * now. More than 100 are confirmed by their number.
  * @param {{verb: string, title: string, what: string, path: string, body: object, done: string, danger?: boolean, states: string[]}} what
  */
-export async function askForMany({ verb, title, what, path, body, done, danger = false, states }) {
-  const answers = await tried(Promise.all([counted(path, body, done), sample(body, states)]));
+export async function askForMany({ verb, title, what, path, body: filter, done, danger = false, states }) {
+  const as = tenant();
+  const body = { until: new Date().toISOString(), ...filter };
+  const answers = await tried(Promise.all([counted({ path, body, done, as }), sample(body, states, as)]));
   if (!answers) return undefined;
   const [seen, some] = answers;
   if (!seen.count) return toast(`Nothing to ${verb.toLowerCase()}: no ${what} fits any more`);
@@ -99,7 +106,7 @@ export async function askForMany({ verb, title, what, path, body, done, danger =
     label: `${verb} ${many}`,
     danger,
     act: async ({ rate }) => {
-      run({ title, path, body, done, total: seen.more ? undefined : seen.count, rate: Number(rate ?? 0) });
+      run({ title, path, body, done, as, total: seen.more ? undefined : seen.count, rate: Number(rate ?? 0) });
     },
   });
 }
@@ -112,7 +119,7 @@ export function bulkView() {
     changed();
   };
   return html`<div class="bulk" role="status"><strong>${bulk.title}</strong>
-    <span>${number(bulk.done)}${bulk.total ? ` of ${number(bulk.total)}` : ''} done${bulk.failed.length ? `, ${bulk.failed.length} failed` : ''}</span>
+    <span>${number(bulk.done)}${bulk.total ? ` of ${number(bulk.total)}` : ''} done${bulk.failures ? `, ${number(bulk.failures)} failed` : ''}</span>
     ${bulk.error ? html`<span class="bad">${line(bulk.error)}</span>` : nothing}
     ${bulk.failed.length ? html`<span class="bad">${line(bulk.failed[0].run_id)}: ${line(bulk.failed[0].error)}</span>` : nothing}
     ${bulk.over ? button('Close', close, { kind: 'small' })

@@ -24,10 +24,8 @@ async function load(route, signal) {
 
 /** A group shows an example itself; runs cannot be asked for by it. */
 const ofGroup = (body) => (body.fingerprint ? [] : ['dead']);
-const replayMany = (body, name) => askForMany({ verb: 'Replay', title: `Replay ${name}`, what: 'dead letters', path: 'v1/dlq/replay', body: until(body), done: 'replayed', states: ofGroup(body) });
-const discardMany = (body, name) => askForMany({ verb: 'Discard', title: `Discard ${name}`, what: 'dead letters', path: 'v1/dlq/discard', body: until(body), done: 'discarded', danger: true, states: ofGroup(body) });
-/** What dies anew meanwhile is not meant. */
-const until = (body) => ({ until: new Date().toISOString(), ...body });
+const replayMany = (body, name) => askForMany({ verb: 'Replay', title: `Replay ${name}`, what: 'dead letters', path: 'v1/dlq/replay', body, done: 'replayed', states: ofGroup(body) });
+const discardMany = (body, name) => askForMany({ verb: 'Discard', title: `Discard ${name}`, what: 'dead letters', path: 'v1/dlq/discard', body, done: 'discarded', danger: true, states: ofGroup(body) });
 const all = (asked) => (Object.keys(asked).length ? asked : { all: true });
 
 export const replayOne = async (id, tenant) => {

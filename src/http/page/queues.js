@@ -28,8 +28,8 @@ function pause(queue) {
 const resume = (queue, type) => acted(ask('POST', `v1/queues/${part(queue)}/resume`, { body: { type }, as: '' }), `${type ?? queue} is resumed`);
 
 async function purge(queue) {
-  const path = `v1/queues/${part(queue.queue)}/purge`;
-  const found = await tried(bulk.counted(path, {}, 'cancelled'));
+  const what = { path: `v1/queues/${part(queue.queue)}/purge`, done: 'cancelled', as: '' };
+  const found = await tried(bulk.counted({ ...what, body: {} }));
   if (!found) return;
   askFirst({
     title: `Purge ${queue.queue}`,
@@ -39,7 +39,7 @@ async function purge(queue) {
     danger: true,
     label: 'Purge',
     act: async () => {
-      bulk.run({ title: `Purging ${queue.queue}`, path, body: { confirm: queue.queue }, done: 'cancelled', total: found.more ? undefined : found.count });
+      bulk.run({ ...what, title: `Purging ${queue.queue}`, body: { confirm: queue.queue }, total: found.more ? undefined : found.count });
     },
   });
 }
