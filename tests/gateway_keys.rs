@@ -375,6 +375,12 @@ async fn a_session_may_what_its_key_may_until_it_ends() {
         let site_of = format!("Sec-Fetch-Site: {site}");
         assert_eq!(with(&other, "/v1/jobs", &[job[0], job[1], "-H", &site_of]).0, status, "{site}");
     }
+    // Over plain HTTP a browser sends no Sec-Fetch-Site, but the origin of its page.
+    for (origin, status) in [("http://tools.example", 201), ("http://evil.example", 403)] {
+        let origin_of = format!("Origin: {origin}");
+        let named = [job[0], job[1], "-H", "Host: tools.example", "-H", &origin_of];
+        assert_eq!(with(&other, "/v1/jobs", &named).0, status, "{origin}");
+    }
     let as_key = session.split('=').next_back().unwrap();
     assert_eq!(log_in(as_key, &[]).0, 401, "a session opens no session");
     let all = key(&world, "_all", "read");

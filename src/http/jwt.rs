@@ -22,8 +22,9 @@ use tokio::time::Instant;
 use crate::config::{JwtSettings, jwk_set};
 use crate::outbound::{Allow, Outbound};
 
-/// How often the keys are read at most.
+/// How often the keys are read at most, and after a reading that failed.
 const READ_EVERY: Duration = Duration::from_secs(60);
+const READ_AGAIN: Duration = Duration::from_secs(5);
 /// For how long they count before they are read again.
 const COUNT_FOR: Duration = Duration::from_secs(300);
 /// How long the provider may take to answer, and bytes of its keys.
@@ -46,6 +47,8 @@ pub(super) struct Jwt {
 struct Keys {
     set: JwkSet,
     read_at: Option<Instant>,
+    /// The last reading failed, or its request ended first: what is not found may be there.
+    are_unread: bool,
 }
 
 impl Jwt {
@@ -138,22 +141,25 @@ impl Jwt {
         // One reads, and the others wait for it.
         let mut keys = self.keys.lock().await;
         let found = find(&keys.set);
-        let good_for = if found.is_some() { COUNT_FOR } else { READ_EVERY };
-        if keys.read_at.is_some_and(|at| at.elapsed() < good_for) {
-            return Ok(found);
+        let good_for = match (&found, keys.are_unread) {
+            (Some(_), _) => COUNT_FOR,
+            (None, true) => READ_AGAIN,
+            (None, false) => READ_EVERY,
+        };
+        if keys.read_at.is_none_or(|at| at.elapsed() >= good_for) {
+            (keys.read_at, keys.are_unread) = (Some(Instant::now()), true);
+            match self.read().await {
+                Ok(set) => {
+                    *keys = Keys { set, read_at: keys.read_at, are_unread: false };
+                    return Ok(find(&keys.set));
+                }
+                Err(reason) => tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}"),
+            }
         }
-        keys.read_at = Some(Instant::now());
-        match self.read().await {
-            Ok(set) => {
-                keys.set = set;
-                Ok(find(&keys.set))
-            }
-            Err(reason) => {
-                tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
-                // Those that were read before count on.
-                let none = || ApiError::unavailable("the keys of the identity provider cannot be read");
-                found.map(Some).ok_or_else(none)
-            }
+        // Those that were read before count on.
+        match found {
+            None if keys.are_unread => Err(ApiError::unavailable("the keys of the identity provider cannot be read")),
+            found => Ok(found),
         }
     }
 
@@ -206,7 +212,11 @@ mod tests {
             scope_claim: String::new(),
         });
         let counts = async |kid: &str| jwt.key(Some(kid)).await.map(|key| key.is_some());
+        assert_eq!(counts("a").await.unwrap_err().code, 503);
         write("a");
+        // Whether it is there is not known until they are read again, which is soon.
+        assert_eq!(counts("a").await.unwrap_err().code, 503);
+        tokio::time::advance(READ_AGAIN).await;
         assert!(counts("a").await.unwrap());
         std::fs::remove_file(&file).unwrap();
         tokio::time::advance(COUNT_FOR).await;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::asker::{Guard, admit, unauthorized};
-use super::cookie;
+use super::cookie::{self, FromPage};
 use super::gateway::{self, Gateway};
 use super::problem::Answered;
 use crate::config::Auth;
@@ -77,21 +77,14 @@ fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
     gateway::shown(StatusCode::OK, answer.to_string().into_bytes())
 }
 
-/// No other site may log a browser in. One that does not say which site asks says the origin.
+/// No other site may log a browser in.
 fn same_site(headers: &HeaderMap) -> Result<(), ApiError> {
-    let read = |name| headers.get(name).map(HeaderValue::as_bytes);
-    // The scheme is that of the proxy, if there is one.
-    let is_own = |origin: &[u8]| {
-        let host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
-        host.is_some() && host == read("host")
-    };
-    let wrong = match (read("sec-fetch-site"), read("origin")) {
-        (Some(b"same-origin" | b"none"), _) | (None, None) => return Ok(()),
-        (None, Some(origin)) if is_own(origin) => return Ok(()),
-        (Some(_), _) => "Sec-Fetch-Site",
-        (None, Some(_)) => "Origin",
-    };
-    Err(ApiError::new(Code::Forbidden, format!("{wrong}: a page of another origin may not log in")))
+    match cookie::from_page(headers) {
+        FromPage::Own | FromPage::Unknown => Ok(()),
+        FromPage::Foreign(by) => {
+            Err(ApiError::new(Code::Forbidden, format!("{by}: a page of another origin may not log in")))
+        }
+    }
 }
 
 fn set_cookie(answer: &mut Response, guard: &Guard, session: &str, seconds: u64, headers: &HeaderMap) {

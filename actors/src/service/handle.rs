@@ -46,6 +46,11 @@ impl ApiHandle {
         limits::rate_of(&self.part.api, tenant).await
     }
 
+    /// Most jobs that `submit.batch` takes at once.
+    pub fn most_in_batch(&self) -> usize {
+        self.part.most_in_batch()
+    }
+
     /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that
     /// waits for a run ends with its caller.
     ///

@@ -236,11 +236,15 @@ impl ServicePart {
         Ok(Encoded::of(&submitted))
     }
 
+    /// Most jobs of one `submit.batch`. Every accepted job must be answered, so a batch whose answer might not fit is
+    /// refused before anything is done.
+    fn most_in_batch(&self) -> usize {
+        BATCH_MAX.min(self.api.backbone.max_payload() / BATCH_ANSWER)
+    }
+
     async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Answered<BatchAnswer> {
         let tenant = &submitter(asker)?;
-        // Every accepted job must be answered, so a batch whose answer might not fit is refused before anything is
-        // done.
-        let max = BATCH_MAX.min(self.api.backbone.max_payload() / BATCH_ANSWER);
+        let max = self.most_in_batch();
         if batch.jobs.len() > max {
             let message = format!("jobs: has {} jobs, {max} are allowed", batch.jobs.len());
             return Err(ApiError::new(Code::TooLarge, message));

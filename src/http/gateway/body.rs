@@ -56,24 +56,37 @@ impl Bodies {
         if length.is_some_and(|length| length > self.max) {
             return Err(self.too_large());
         }
-        let (mut read, mut room) = (BytesMut::new(), self.room(0, 0)?);
+        let (mut read, mut room) = (BytesMut::new(), self.room()?);
         let mut pieces = body.into_data_stream();
         while let Some(piece) = next(&mut pieces).await {
             let piece = piece?;
             if read.len() + piece.len() > self.max {
                 return Err(self.too_large());
             }
-            room.merge(self.room(read.len(), piece.len())?);
+            self.fit(&mut room, read.len() + piece.len())?;
             read.extend_from_slice(&piece);
         }
         Ok(Read { bytes: read.freeze(), _room: room })
     }
 
-    /// Room for so many bytes after those that have theirs.
-    fn room(&self, had: usize, more: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-        let kib = ((had + more) >> 10) - (had >> 10);
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let taken = Arc::clone(&self.room).try_acquire_many_owned(kib);
+    /// Room for a body that is about to be read.
+    pub(super) fn room(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.take(0)
+    }
+
+    /// Makes it the room of so many bytes; 503 if there is none for more.
+    pub(super) fn fit(&self, room: &mut OwnedSemaphorePermit, bytes: usize) -> Result<(), ApiError> {
+        let (kib, had) = (bytes >> 10, room.num_permits());
+        if kib > had {
+            room.merge(self.take(kib - had)?);
+        } else {
+            drop(room.split(had - kib));
+        }
+        Ok(())
+    }
+
+    fn take(&self, kib: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let taken = Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX));
         taken.map_err(|_| ApiError::unavailable("the node is reading as many bodies as it has room for"))
     }
 
@@ -107,4 +120,23 @@ pub(super) async fn next(pieces: &mut axum::body::BodyDataStream) -> Option<Resu
 pub(super) fn media_type(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().unwrap_or_default();
     Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_has_the_room_of_what_is_held_of_it() {
+        let bodies = Bodies::new(1 << 20);
+        let (mut one, mut other) = (bodies.room().unwrap(), bodies.room().unwrap());
+        let all = MAX_OF_ALL << 10;
+        bodies.fit(&mut one, all).unwrap();
+        bodies.fit(&mut other, 1_023).unwrap();
+        assert_eq!(bodies.fit(&mut other, 1_024).unwrap_err().code, 503);
+        bodies.fit(&mut one, all - 1).unwrap();
+        bodies.fit(&mut other, 1_024).unwrap();
+        drop(one);
+        bodies.fit(&mut other, all).unwrap();
+    }
 }

@@ -14,7 +14,7 @@ use longshore_backbone::wire::api::{self, ApiError, Endpoint as _, Submitted};
 use longshore_domain::RunState;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::body::{self, media_type};
@@ -23,8 +23,6 @@ use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, unreadable, variables};
 use crate::http::problem::{Answered, of_http};
 
-/// Lines that are submitted together.
-const SLICE: usize = 1_000;
 /// How long a line waits for others that come with it.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
 /// The fields of `submit` that are no parameters of `POST /v1/jobs/<type>`.
@@ -242,8 +240,10 @@ fn lines(gateway: Gateway, request: Request) -> Answered {
     asker.must_be(&tenant)?;
     // A client that does not read its answers is not read for either.
     let (answers, answered) = mpsc::channel(2);
-    let slices = Slices { gateway, tenant, parts, answers };
-    tokio::spawn(slices.run(body));
+    let most = gateway.guard.node()?.api().most_in_batch();
+    let room = gateway.bodies.room()?;
+    let slices = Slices { gateway, tenant, parts, most, answers };
+    tokio::spawn(slices.run(body, room));
     let answered = futures_util::stream::unfold(answered, |mut answered| async move {
         answered.recv().await.map(|slice: Bytes| (Ok::<_, std::convert::Infallible>(slice), answered))
     });
@@ -254,20 +254,24 @@ struct Slices {
     gateway: Gateway,
     tenant: String,
     parts: Parts,
+    /// Lines that are submitted together.
+    most: usize,
     answers: mpsc::Sender<Bytes>,
 }
 
 impl Slices {
-    async fn run(self, body: Body) {
-        let (mut pieces, mut rest) = (body.into_data_stream(), BytesMut::new());
+    async fn run(self, body: Body, mut room: OwnedSemaphorePermit) {
+        // Of the rest, so many bytes have no end of a line.
+        let (mut pieces, mut rest, mut looked_at) = (body.into_data_stream(), BytesMut::new(), 0);
         let (mut ended, mut is_too_long) = (false, false);
         while !ended {
             let (mut slice, mut refused) = (Vec::new(), None);
             let mut bytes = 0;
             let mut until: Option<Instant> = None;
-            while slice.len() < SLICE && bytes < self.gateway.bodies.max && refused.is_none() {
-                if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    let line = rest.split_to(end + 1).freeze();
+            while slice.len() < self.most && bytes < self.gateway.bodies.max && refused.is_none() {
+                if let Some(end) = rest[looked_at..].iter().position(|byte| *byte == b'\n') {
+                    let line = rest.split_to(looked_at + end + 1).freeze();
+                    looked_at = 0;
                     bytes += line.len();
                     if is_too_long || line.len() > self.gateway.bodies.max {
                         (is_too_long, refused) = (false, Some(too_long()));
@@ -282,6 +286,7 @@ impl Slices {
                     is_too_long = true;
                     rest.clear();
                 }
+                looked_at = rest.len();
                 let next = body::next(&mut pieces);
                 let piece = match until {
                     Some(until) => match timeout_at(until, next).await {
@@ -291,10 +296,13 @@ impl Slices {
                     None => next.await,
                 };
                 match piece {
-                    Some(Ok(piece)) => {
-                        rest.extend_from_slice(&piece);
-                        continue;
-                    }
+                    Some(Ok(piece)) => match self.gateway.bodies.fit(&mut room, bytes + rest.len() + piece.len()) {
+                        Ok(()) => {
+                            rest.extend_from_slice(&piece);
+                            continue;
+                        }
+                        Err(full) => refused = Some(full),
+                    },
                     // What came whole is submitted; the rest is not.
                     Some(Err(error)) => refused = Some(error),
                     None if is_too_long => refused = Some(too_long()),
@@ -306,7 +314,7 @@ impl Slices {
                 break;
             }
             let is_read = self.submit(slice).await && self.say(refused.iter().map(line_of).collect()).await;
-            if !is_read {
+            if !is_read || self.gateway.bodies.fit(&mut room, rest.len()).is_err() {
                 return;
             }
         }
