@@ -117,6 +117,22 @@ async def main():
         # What asks a second time does not interrupt what the first one began.
         await client.connection.publish(f"longshore.cancel.default.{job['run_id']}")
         await asyncio.wait_for(until("on_error", errors + 1), 30)
+        job = await client.submit("t.wait")
+        await asyncio.wait_for(until("waits", 2), 30)
+        # Another node's job waits for its slot, and is not begun once its attempt is over.
+        nats, said = client.connection, asyncio.Queue()
+        subscription = await nats.subscribe("check.reply", cb=said.put)
+        job_headers = {"Longshore-Run-Id": "elsewhere", "Content-Type": "application/json"}
+        await nats.publish("longshore.work.default.t.wait", b"1", reply="check.reply", headers=job_headers)
+        await nats.flush()
+        await client.cancel(job["run_id"])
+        begins = await asyncio.wait_for(said.get(), 30)
+        assert begins.headers == {"Longshore-Signal": "started"} and begins.reply, begins
+        await nats.publish(begins.reply, headers={"Longshore-Cancel": "true"})
+        answer = await asyncio.wait_for(said.get(), 30)
+        assert "before it began" in answer.headers["Nats-Service-Error"], answer
+        assert noted().count("waits") == 2, noted()
+        await subscription.unsubscribe()
         try:
             await client.cancel("no-such-run")
             raise AssertionError("a run that is unknown was cancelled")

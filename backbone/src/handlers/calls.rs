@@ -110,10 +110,14 @@ impl Caller {
                 tokio::select! {
                     message = messages.next() => {
                         let (Some(message), Some(calls)) = (message, calls.upgrade()) else { break };
-                        if let Some(signal) = step_of_an_ended(&calls, &message) {
-                            let over = (409, "the attempt is over: its steps are another's".to_owned());
-                            let answered = SignalAnswer { cancelled: true, deadline: None, body: Err(over) };
-                            answer(&backbone, signal, answered).await;
+                        if let Some(signal) = signal_of_an_ended(&calls, &message) {
+                            let body = match signal.kind {
+                                SignalKind::StepGet | SignalKind::StepPut => {
+                                    Err((409, "the attempt is over: its steps are another's".to_owned()))
+                                }
+                                _ => Ok(Bytes::new()),
+                            };
+                            answer(&backbone, signal, SignalAnswer { cancelled: true, deadline: None, body }).await;
                             continue;
                         }
                         if let Some(subject) = receive(&calls, message) {
@@ -292,11 +296,10 @@ async fn answer(backbone: &Backbone, signal: Signal, answer: SignalAnswer) {
     backbone.work().publish_with_headers(reply, headers, body).await;
 }
 
-/// A signal about a step to a call that is over: its handler waits for an answer.
-fn step_of_an_ended(waiting: &Waiting, message: &Message) -> Option<Signal> {
+/// A signal as a request to a call that is over: its handler is to know.
+fn signal_of_an_ended(waiting: &Waiting, message: &Message) -> Option<Signal> {
     message.reply.as_ref()?;
-    let signal =
-        read_signal(message).filter(|signal| matches!(signal.kind, SignalKind::StepGet | SignalKind::StepPut))?;
+    let signal = read_signal(message)?;
     let number = Names::read_reply(&message.subject)?;
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let is_open = waiting.open.get(&number).is_some_and(|call| call.reply.is_some());
@@ -398,6 +401,24 @@ mod tests {
         }
         let heartbeat = read_signal(&message(&[("Longshore-Signal", "heartbeat")])).unwrap();
         assert_eq!((heartbeat.kind, heartbeat.unknown), (SignalKind::Heartbeat, None));
+    }
+
+    #[test]
+    fn a_request_about_a_call_that_is_over_is_answered() {
+        let waiting = Waiting::default();
+        let asks = |word: &str, reply: Option<&str>| {
+            let signal = Message { reply: reply.map(Into::into), ..message(&[("Longshore-Signal", word)]) };
+            signal_of_an_ended(&waiting, &signal).map(|signal| signal.kind)
+        };
+        assert_eq!(asks("heartbeat", Some("r")), Some(SignalKind::Heartbeat));
+        assert_eq!(asks("started", Some("r")), Some(SignalKind::Started));
+        assert_eq!(asks("started", None), None, "nobody waits for an answer");
+        let (signals, _heard) = mpsc::channel(SIGNALS);
+        let (reply, _replied) = oneshot::channel();
+        let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
+        let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: None, asked };
+        waiting.lock().unwrap().open.insert(7, call);
+        assert_eq!(asks("heartbeat", Some("r")), None, "it is answered by the attempt");
     }
 
     #[test]

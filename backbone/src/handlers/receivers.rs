@@ -84,7 +84,7 @@ fn receivers(subject: &str, traces: &[Bytes]) -> Vec<Receiver> {
 /// Ends the calls whose handlers' connections are gone, for as long as there is a caller.
 pub(super) async fn watch(backbone: Backbone, waiting: Weak<Mutex<OpenCalls>>) {
     let mut missed: HashMap<Receiver, u32> = HashMap::new();
-    let mut pause = LOOK_EVERY;
+    let (mut pause, mut first) = (LOOK_EVERY, 0);
     loop {
         tokio::time::sleep(pause).await;
         let Some(waiting) = waiting.upgrade() else { return };
@@ -95,7 +95,12 @@ pub(super) async fn watch(backbone: Backbone, waiting: Weak<Mutex<OpenCalls>>) {
         wanted.sort_by(|a, b| (&a.server, a.cid).cmp(&(&b.server, b.cid)));
         wanted.dedup();
         missed.retain(|receiver, _| wanted.contains(receiver));
-        wanted.truncate(MAX_LOOKS);
+        if wanted.len() > MAX_LOOKS {
+            // In turn.
+            first = (first + MAX_LOOKS) % wanted.len();
+            wanted.rotate_left(first);
+            wanted.truncate(MAX_LOOKS);
+        }
         pause = if wanted.is_empty() { LOOK_EVERY } else { LOOK_AGAIN_AFTER };
         let mut looks = futures_util::stream::iter(wanted)
             .map(async |receiver| (backbone.is_connected_there(&receiver).await, receiver))

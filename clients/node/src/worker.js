@@ -13,12 +13,13 @@ class Slots {
     this.free = free;
   }
 
+  /** Whether it had to wait. */
   take() {
     if (this.free > 0) {
       this.free -= 1;
-      return Promise.resolve();
+      return Promise.resolve(false);
     }
-    return new Promise((go) => this.#waiting.push(go));
+    return new Promise((go) => this.#waiting.push(() => go(true)));
   }
 
   giveBack() {
@@ -28,6 +29,7 @@ class Slots {
   }
 }
 
+const ANSWER_WITHIN = 5000; // milliseconds
 const TYPE = /^[^\s.]+(\.[^\s.]+)*$/;
 
 export class Worker {
@@ -119,7 +121,7 @@ export class Worker {
 
   async #job(connection, handler, headers, subject, body) {
     const reply = (said, answer = '') => connection.publish(subject, answer, { headers: headersFrom(said) });
-    await handler.free.take();
+    const hasWaited = await handler.free.take();
     try {
       if (this.#ends) { // Not begun: another worker is to have it.
         reply({ 'Nats-Service-Error-Code': '429', 'Nats-Service-Error': 'this worker is ending' });
@@ -134,7 +136,11 @@ export class Worker {
         },
       };
       const context = new Context(headers, channel);
-      channel.signal('started', '');
+      if (hasWaited && await isOver(channel)) { // Cancelled or too late before it began.
+        reply(headersOf(new Cancelled('cancelled before it began')));
+        return false;
+      }
+      if (!hasWaited) channel.signal('started', '');
       const beats = this.#beat(context, channel);
       this.#atWork.add(context);
       let [said, answer] = await this.#work(handler, context, body);
@@ -195,6 +201,13 @@ export class Worker {
     // Of two attempts of a run the older one is meant; if it is both, the newer one's heartbeat says so.
     for (const context of mine.length > 1 ? mine.slice(0, -1) : mine) context.cancel();
   }
+}
+
+/** Says that the job begins, and asks whether its attempt has ended meanwhile. */
+async function isOver(channel) {
+  // Its node may be away for a while, and look for the reply once it is back.
+  const answer = await channel.ask('started', '', ANSWER_WITHIN).catch(() => undefined);
+  return answer?.headers['longshore-cancel'] === 'true';
 }
 
 /** A job's payload: a JSON value, or bytes where its content type is another. */

@@ -12,13 +12,13 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// `+ 7` puts a group on the list, `- 7` takes it off.
+/// `+ 7` puts a group on the list, `- 7` takes it off if it is there: it may be on the list of an `sh` before.
 const LEASH: &str = r#"
 list=' '
 while read -r what group; do
   case $what in
     +) list="$list$group " ;;
-    -) list="${list%% $group *} ${list#* $group }" ;;
+    -) case $list in *" $group "*) list="${list%% $group *} ${list#* $group }" ;; esac ;;
   esac
 done
 for group in $list; do kill -s KILL -- "-$group"; done

@@ -19,6 +19,7 @@ from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
 Hook = Callable[..., Any]
 log = logging.getLogger("longshore")
+ANSWER_WITHIN = 5.0  # seconds
 
 
 class _Handler:
@@ -139,6 +140,7 @@ class Worker:
 
     async def _job(self, connection: Nats, handler: _Handler, headers: Dict[str, str], subject: str,
                    body: bytes) -> None:
+        has_waited = handler.free.locked()
         async with handler.free:
             if self._stop is not None and self._stop.is_set():  # not begun: another worker is to have it
                 busy = {"Nats-Service-Error-Code": "429", "Nats-Service-Error": "this worker is ending"}
@@ -146,7 +148,11 @@ class Worker:
                 return
             channel = _Channel(connection, subject)
             context = Context(headers, channel, self._executor)
-            await channel.signal("started", b"")
+            if has_waited and await is_over(channel):  # cancelled or too late before it began
+                await connection.publish(subject, b"", headers=headers_of(Cancelled("cancelled before it began")))
+                return
+            if not has_waited:
+                await channel.signal("started", b"")
             work = asyncio.create_task(self._work(handler, context, body))
             self._at_work[context] = work
             if inspect.iscoroutinefunction(handler.function):  # a thread goes on, and has its slot until it ends
@@ -203,6 +209,16 @@ class Worker:
         # Of two attempts of a run the older one is meant; if it is both, the newer one's heartbeat says so.
         for context in mine[:-1] or mine:
             context.cancel()
+
+
+async def is_over(channel: _Channel) -> bool:
+    """Says that the job begins, and asks whether its attempt has ended meanwhile."""
+    try:
+        answer, _ = await channel.ask("started", b"", ANSWER_WITHIN)
+    except Exception as error:  # its node may be away for a while, and look for the reply once it is back
+        log.debug("started: %r", error)
+        return False
+    return answer.get("longshore-cancel") == "true"
 
 
 def read(context: Context, body: bytes) -> Any:
