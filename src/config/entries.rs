@@ -353,7 +353,7 @@ settings! {
     /// other job.
     never_served_grace: OrOff = OrOff(TypePolicy::default().never_served_grace);
     /// Which runs leave a history. "failures": runs that complete at the first attempt have neither record nor event
-    /// log; this is faster, but such a job may run again after a crash of the server.
+    /// log; this is faster, but such a job may run again after the crash of a server or a node, or a lost connection.
     history: History;
     /// The longest time limit of an attempt that a job may ask for (Longshore-Timeout); a longer one is cut to this.
     timeout_max: Option<Duration>, example("\"10m\""), at_least(|| Some(millis(1)));

@@ -35,6 +35,14 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
+fn what_payloads_may_be_does_not_hold_for_deliveries_of_webhooks() {
+    let text = "[defaults]\npayload_max = '4KiB'\n[types.\"a\"]\nmax_attempts = 2";
+    let types = settings(text).policies.types;
+    let bound = |job_type: &str| types[job_type].payload_max;
+    assert_eq!((bound("a"), bound("longshore.webhook")), (Some(4 << 10), None));
+}
+
+#[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
     let Settings { name, shutdown_grace, mut policies, storage, schedules, pressure, traces, log, .. } = settings("");
     let Settings { audit_file, event_file, webhooks, .. } = settings("");

@@ -61,6 +61,9 @@ pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut 
         max_attempts: DELAYS.len() as u32 + 1,
         timeout: Duration::from_secs(30),
         heartbeat: None,
+        // The node makes their payloads, and those of events are not the jobs' own.
+        payload_max: None,
+        schemas: None,
         ..default_type.clone()
     };
     let policy = types.entry(job_type).or_insert_with(usual);
