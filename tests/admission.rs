@@ -118,6 +118,33 @@ async fn submit_refuses_what_would_wait_beyond_its_bound() {
     eventually("room for the tenant", WITHIN, async || world.try_request("acme", "submit", sleeping(1)).await).await;
 }
 
+/// Given a queue in which as many jobs wait as may, when two of them are submitted again, by key and by id, then the
+/// answers are their runs; another job of the key is refused as such.
+#[tokio::test]
+async fn a_repeat_is_answered_though_its_queue_is_full() {
+    let world = world().await;
+    let _node = world.node().with("queues.main", "concurrency = 1\nmax_waiting = 2").start().await;
+    let busy = world.submit(sleeping(3_600_000)).await;
+    world.eventually_is(&busy, "running", WITHIN).await;
+    let keyed = json!({"type": "noop", "payload": 1, "idempotency_key": "k"});
+    let named = json!({"type": "noop", "payload": 1, "run_id": "mine"});
+    let mut runs = Vec::new();
+    for job in [&keyed, &named] {
+        // Until the next count the first job may count as waiting.
+        let submit = async || world.try_request("default", "submit", job.clone()).await;
+        runs.push(eventually("room for two jobs", WITHIN, submit).await["run_id"].clone());
+    }
+    let full = world.try_request("default", "submit", json!({"type": "noop"})).await.unwrap_err();
+    assert_eq!(full.code, 503, "{full}");
+    for (job, run) in [&keyed, &named].into_iter().zip(&runs) {
+        let again = world.request("submit", job.clone()).await;
+        assert_eq!(again, json!({"deduplicated": true, "run_id": run, "state": "enqueued"}));
+    }
+    let other = json!({"type": "noop", "payload": 2, "idempotency_key": "k"});
+    let refused = world.try_request("default", "submit", other).await.unwrap_err();
+    assert_eq!((refused.code, refused.error.as_str()), (409, "idempotency_mismatch"), "{refused}");
+}
+
 /// Given three nodes and a queue whose waiting jobs are bounded, when many clients submit as fast as they can, then at
 /// least as many jobs as the bound are taken, and no more than twice the bound and one for each node.
 #[tokio::test]

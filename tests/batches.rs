@@ -282,6 +282,9 @@ async fn what_no_batch_takes_is_refused_by_name() {
     refused("batches.create", on_complete(json!({"type": "x", "payload": 1})), 400, "on_complete.payload").await;
     refused("batches.create", on_complete(json!({"type": "x", "run_id": "r"})), 400, "on_complete.run_id").await;
     refused("batches.create", on_complete(json!({"type": "x", "queue": "no"})), 404, "on_complete.queue").await;
+    let then = |job: Value| on_complete(json!({"type": "x", "then": job}));
+    refused("batches.create", then(json!({"type": "y", "queue": "no"})), 404, "on_complete.then.queue").await;
+    refused("batches.create", then(json!({"type": "y", "run_id": "r"})), 400, "on_complete.then.run_id").await;
     create(&world, "b", json!({})).await;
     assert_eq!(create(&world, "b", json!({})).await["state"], "open");
     refused("batches.create", on_complete(json!({"type": "other"})), 409, "has another batch b").await;
@@ -292,6 +295,62 @@ async fn what_no_batch_takes_is_refused_by_name() {
     let late = world.publish("work").header("Longshore-Batch-Id", "b").json(json!(1)).await;
     let record = world.wait(&late).await;
     assert_eq!((record.state.as_str(), record.error.unwrap().kind.as_str()), ("dead", "invalid"));
+    // Nor does a batch that is created later have such a job.
+    let early = world.publish("work").header("Longshore-Batch-Id", "soon").json(json!(1)).await;
+    assert_eq!(world.wait(&early).await.state, "dead");
+    crate::is_emptied(&world).await;
+    create(&world, "soon", json!({})).await;
+    assert_eq!(get(&world, "soon").await["members"], json!({"all": 0, "completed": 0, "failed": 0}));
+}
+
+/// Given a full lane, when a job of a batch is submitted into it without key or id, then nothing of it stays, and the
+/// batch does not wait for it.
+#[tokio::test]
+async fn a_batch_does_not_wait_for_a_job_that_a_full_lane_refused() {
+    let world = world().await;
+    let done = done(&world).await;
+    let node = quick(&world, "node").with("storage", "jobs_max_messages = 3").config("[queues.main]\n[queues.bulk]\n");
+    let _node = node.start().await;
+    world.request_as("_all", "queues.pause", json!({"queue": "bulk"})).await;
+    world.publish("work").queue("bulk").many((0..3).map(|number| json!(number))).await;
+    create(&world, "b", json!({})).await;
+    let job = json!({"type": "work", "queue": "bulk", "batch_id": "b", "tags": ["refused"]});
+    let refused = world.try_request("default", "submit", job).await.unwrap_err();
+    assert!(refused.code == 503 && refused.message.contains("queue bulk is full"), "{refused}");
+    assert_eq!(get(&world, "b").await["members"], json!({"all": 0, "completed": 0, "failed": 0}));
+    eventually("no run of it", WITHIN, async || {
+        let listed = world.request("runs.list", json!({"tag": "refused"})).await;
+        if listed["runs"] == json!([]) { Ok(()) } else { Err(listed.to_string()) }
+    })
+    .await;
+    world.request("batches.seal", json!({"id": "b"})).await;
+    is_in(&world, "b", "completed").await;
+    world.wait("b-done").await;
+    assert_eq!(done.calls().len(), 1);
+}
+
+/// Given a sealed batch whose last job in a lane is gone, when more later jobs of its tenant wait there than one page
+/// holds, then it completes.
+#[tokio::test]
+async fn a_batch_does_not_wait_for_what_was_published_after_it_was_sealed() {
+    let world = world().await;
+    let _done = done(&world).await;
+    let _node = quick(&world, "node").config("[queues.main]\n[queues.bulk]\n").start().await;
+    world.request_as("_all", "queues.pause", json!({"queue": "bulk"})).await;
+    create(&world, "b", json!({})).await;
+    let member = world.publish("work").queue("bulk").header("Longshore-Batch-Id", "b").json(json!(1)).await;
+    // The last sequence then is no job of the tenant.
+    world.publish("work").queue("bulk").tenant("acme").json(json!(1)).await;
+    world.request("batches.seal", json!({"id": "b"})).await;
+    // Once two later batches have completed, one after the other, the keeper has looked through the lanes for this one.
+    for id in ["empty", "empty-too"] {
+        create(&world, id, json!({})).await;
+        world.request("batches.seal", json!({"id": id})).await;
+        is_in(&world, id, "completed").await;
+    }
+    world.publish("work").queue("bulk").many((0..300).map(|number| json!(number))).await;
+    world.request("runs.cancel", json!({"run_id": member})).await;
+    is_in(&world, "b", "completed").await;
 }
 
 /// Given batches that are cancelled, or whose deadline is over, then their jobs do not run; the members of a cancelled
@@ -316,6 +375,8 @@ async fn a_batch_that_is_cancelled_or_late_runs_no_job() {
     }
     let late = is_in(&world, "late", "failed").await;
     assert_eq!((&late["because"], &late["awaits"]), (&json!("its deadline was over"), &json!(["l1"])), "{late}");
+    let joins = world.try_request("default", "submit", json!({"type": "work", "batch_id": "late"})).await.unwrap_err();
+    assert!(joins.code == 400 && joins.message.contains("batch late has ended"), "{joins}");
     assert_eq!(done.calls().len(), 0);
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base64::Engine as _;
-use longshore_harness::World;
 use longshore_harness::history::Interruption;
+use longshore_harness::{Reply, World};
 use serde_json::{Value, json};
 
 use crate::{AT_ONCE, rules, served_by, times, world};
@@ -121,6 +121,26 @@ async fn a_group_is_replayed_by_its_fingerprint() {
     assert_eq!(left["entries"], json!([]), "{command:?}");
     let refused = world.try_request("default", "runs.cancel", json!({"fingerprint": "f"})).await.unwrap_err();
     assert!(refused.message.starts_with("fingerprint: is not a field"), "{refused}");
+}
+
+/// Given a dead run with so many long errors that its dead letter has only their beginnings, when the fingerprint of
+/// its group is asked for, then it is meant.
+#[tokio::test]
+async fn a_group_of_long_errors_is_found_by_its_fingerprint() {
+    let world = world().await;
+    let settings = served_by("remote", &format!("max_attempts = 12\n{AT_ONCE}"));
+    let _node = world.node().with("types.wordy", &settings).start().await;
+    let wordy = world.handler("wordy");
+    let _handler = wordy.start(async |_| Reply::error(503, &format!("no room for {}", ["4711"; 750].join(" ")))).await;
+    let run = world.publish("wordy").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "dead");
+    let letter = world.eventually_dead_letters(1).await.pop().unwrap();
+    let kept: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+    assert!(kept["error"]["message"].as_str().unwrap().len() <= 200, "{kept}");
+    let groups = world.request("dlq.groups", json!({})).await["groups"].clone();
+    let group = json!({"fingerprint": groups[0]["fingerprint"], "dry_run": true});
+    assert_eq!(world.request("dlq.replay", group.clone()).await["replayed"], 1, "{groups}");
+    assert_eq!(world.request("dlq.discard", group).await["discarded"], 1, "{groups}");
 }
 
 /// Given a dead run, when it is replayed, then its next round begins, its history stays, and its dead letter is
@@ -255,6 +275,8 @@ async fn an_erased_run_keeps_its_times_only() {
         assert!(!text.contains("Anna") && !text.contains("as asked"), "{text}");
         assert!(stone["erased_at"].is_string() && stone["attempts"][0]["started_at"].is_string(), "{text}");
         assert_eq!(world.request("runs.get", json!({"run_id": run})).await, stone);
+        let payload = world.try_request("default", "runs.payload", json!({"run_id": run})).await.unwrap_err();
+        assert_eq!((payload.code, payload.error.as_str()), (404, "not_kept"), "{payload}");
     }
     no_dead_letters(&world).await;
     let waits = world.publish("noop").header("Longshore-Delay", "1h").json(json!(1)).await;

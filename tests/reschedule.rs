@@ -48,6 +48,18 @@ async fn a_waiting_run_can_be_started_now() {
     node.stop().await;
 }
 
+/// Given a plain job that waits for a worker, when it is to run now, then the answer is its run as it is.
+#[tokio::test]
+async fn what_waits_for_a_worker_is_answered_as_it_is() {
+    let world = world().await;
+    let _node = workers(world.node(), 1).start().await;
+    let busy = world.submit(json!({"type": "sleep", "payload": {"ms": 3_600_000}})).await;
+    world.eventually_is(&busy, "running", WITHIN).await;
+    let waits = world.submit(json!({"type": "noop"})).await;
+    let answer = world.request("runs.run_now", json!({"run_id": waits})).await;
+    assert_eq!((&answer["run_id"], &answer["state"]), (&json!(waits), &json!("enqueued")), "{answer}");
+}
+
 /// Given a run that waits for its time, when it is rescheduled to later, to another queue and priority, then it starts
 /// then and there, once, and not at the old time.
 #[tokio::test]

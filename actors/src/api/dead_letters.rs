@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
@@ -65,6 +65,36 @@ fn those_that_stand(
     let dead_letters =
         page.into_iter().filter_map(StoredDeadLetter::read).filter(|dead_letter| filter.fits(&dead_letter.run));
     futures_util::stream::iter(dead_letters.map(|dead_letter| standing(api, dead_letter))).buffered(AT_ONCE)
+}
+
+/// The dead letters of a page that are meant, in their order.
+pub(super) async fn meant(
+    api: &Api,
+    filter: &RunFilter,
+    page: impl Iterator<Item = Stored>,
+) -> Result<Vec<StoredDeadLetter>, ApiError> {
+    let fit = page.filter_map(StoredDeadLetter::read).filter(|dead_letter| filter.fits(&dead_letter.run));
+    let judged = fit.map(|dead_letter| async move {
+        let is_meant = is_in_group(api, filter, &dead_letter).await?;
+        Ok::<_, ApiError>(is_meant.then_some(dead_letter))
+    });
+    let judged: Vec<_> = judged.collect();
+    let judged: Vec<_> = futures_util::stream::iter(judged).buffered(AT_ONCE).try_collect().await?;
+    Ok(judged.into_iter().flatten().collect())
+}
+
+/// Whether a dead letter is of the group that is wanted, if one is. As [`groups`] has it: by the stored run, of whose
+/// error the dead letter may have the beginning alone.
+async fn is_in_group(api: &Api, filter: &RunFilter, dead_letter: &StoredDeadLetter) -> Result<bool, ApiError> {
+    let run = &dead_letter.run;
+    // It is cut at the end of a character.
+    let may_be_cut = run.error.as_ref().is_some_and(|error| error.message.len() + 4 > record::SHORT_MESSAGE);
+    if filter.wanted.fingerprint.is_none() || !may_be_cut {
+        return Ok(filter.has_in_group(run));
+    }
+    let found = recorded(api, &run.tenant, &run.run_id).await?;
+    let stands = on_dead_letter(found.as_ref(), run.round, run.origin) == DeadLetterVerdict::Stands;
+    Ok(filter.has_in_group(found.as_ref().filter(|_| stands).unwrap_or(run)))
 }
 
 pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Answered<Page> {

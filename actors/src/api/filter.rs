@@ -120,11 +120,11 @@ impl RunFilter {
         self.wanted == api::Filter { queue, job_type, until, ..api::Filter::default() }
     }
 
-    /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since
-    /// when it waits.
+    /// Whether a run is meant, if it is of the group that is wanted. `since` and `until` compare the time it ended or,
+    /// if it has not ended, the time since when it waits.
     pub(crate) fn fits(&self, run: &Run) -> bool {
         let at = run.state.ended_at().or(run.enqueued_at).unwrap_or(run.origin);
-        let api::Filter { queue, job_type, tag, search, state, error_kind, fingerprint, since, until } = &self.wanted;
+        let api::Filter { queue, job_type, tag, search, state, error_kind, since, until, .. } = &self.wanted;
         self.tenant.as_ref().is_none_or(|tenant| run.tenant == *tenant)
             && queue.as_ref().is_none_or(|queue| run.queue == *queue)
             && job_type.as_ref().is_none_or(|job_type| run.job_type == *job_type)
@@ -134,7 +134,11 @@ impl RunFilter {
             && error_kind.is_none_or(|kind| run.error.as_ref().is_some_and(|error| error.kind == kind))
             && since.is_none_or(|since| at >= since)
             && until.is_none_or(|until| at <= until)
-            && fingerprint.as_ref().is_none_or(|fingerprint| mark(run).2 == *fingerprint)
+    }
+
+    /// Whether a run is of the group that is wanted, if one is.
+    pub(super) fn has_in_group(&self, run: &Run) -> bool {
+        self.wanted.fingerprint.as_ref().is_none_or(|fingerprint| mark(run).2 == *fingerprint)
     }
 }
 

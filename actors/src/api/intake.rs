@@ -32,18 +32,26 @@ pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) ->
     let checked = checked(api, tenant, submit).await?;
     let due = due(&checked.job);
     let place = match due {
-        Some(_) => None,
-        None => api.waiting.take(&checked.job).await.map_err(|full| too_many_wait(&full))?,
+        Some(_) => Ok(None),
+        None => api.waiting.take(&checked.job).await,
+    };
+    let before = match &place {
+        Ok(_) => None,
+        // What is there already takes no place.
+        Err(full) => Some(keyed::repeated(api, &checked).await?.ok_or_else(|| too_many_wait(full))?),
     };
     let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
     let (trace, job) = (checked.trace.clone(), checked.job.without_options());
-    let submitted = traced::written_down(api, trace, &job, take(api, checked, due)).await?;
+    let submitted = match before {
+        Some(before) => before,
+        None => traced::written_down(api, trace, &job, take(api, checked, due)).await?,
+    };
     // They go back if the job was not taken. A long wait for its answer is not a reason to refuse it.
     let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
     if submitted.deduplicated {
         api.metrics.deduplicated.inc();
     } else {
-        if let Some(place) = place {
+        if let Ok(Some(place)) = place {
             place.stored();
         }
         api.metrics.jobs.of(job.queue.as_str(), job.job_type.as_str()).submitted.inc();
@@ -57,16 +65,13 @@ fn due(job: &Job) -> Option<Timestamp> {
     run_at.map(|when| when.from(now)).filter(|due| *due > now)
 }
 
-async fn take(api: &Api, mut checked: Submission, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
+async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
     let options = checked.job.options.as_ref();
     let keyed = options.is_some_and(|options| options.idempotency_key.is_some() || options.batch.is_some());
     if checked.own_id.is_none() && !keyed && due.is_none() {
         return publish_plain(api, checked).await;
     }
     must_be_declared(api, &checked.job.queue).await?;
-    if let Some(id) = &checked.own_id {
-        checked.job.run_id = id.clone();
-    }
     match checked.job.options.as_ref().and_then(|options| options.batch.clone()) {
         Some(batch) => take_member(api, checked, due, &batch).await,
         None => keyed::submit(api, checked, due).await,
@@ -90,7 +95,7 @@ async fn take_member(
     let submitted = keyed::submit(api, checked, due).await;
     let is_it = match &submitted {
         Ok(submitted) => submitted.run_id == run_id,
-        // It may have been stored all the same.
+        // It may have been stored all the same, or a repeat may go on with it. Else it has left.
         Err(error) => error.code >= 500,
     };
     if !is_it {
@@ -108,12 +113,17 @@ pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitR
 async fn checked(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
     let Api { policies, backbone, tracer, .. } = api;
     let checked = check(policies, backbone.max_in_submit(), tracer.as_deref(), tenant, &submit)?;
-    // The queue of each job that is to follow must be declared.
-    for (field, job) in chain::links(submit.then.as_deref()) {
+    links_must_be_declared(api, &submit).await?;
+    Ok(checked)
+}
+
+/// The queue of each job that is to follow must be declared.
+pub(crate) async fn links_must_be_declared(api: &Api, first: &SubmitRequest) -> Result<(), ApiError> {
+    for (field, job) in chain::links(first.then.as_deref()) {
         let (queue, ..) = names(job)?;
         must_be_declared(api, &queue).await.map_err(|error| error.within(&field))?;
     }
-    Ok(checked)
+    Ok(())
 }
 
 /// Judges a job before a server is asked. `room`: maximum size of payload and headers together, in bytes.
@@ -162,7 +172,8 @@ fn check(
     if size > room {
         return Err(ApiError::new(Code::TooLarge, size_refused(size, room)));
     }
-    let run_id = RunId::parse(&uuid::Uuid::now_v7().to_string());
+    let made = || RunId::parse(&uuid::Uuid::now_v7().to_string());
+    let run_id = own_id.clone().map_or_else(made, Ok);
     let run_id = run_id.map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
@@ -205,6 +216,20 @@ pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
             Err(refused) => refused,
         },
         error => error.into(),
+    }
+}
+
+/// The publish of a job whose record is stored has failed. If its lane has refused it for certain, and it has neither
+/// key nor id by which a repeat could go on with it, then its batch must not wait for it.
+pub(crate) async fn leave_refused(api: &Api, job: &Job, error: &Error) {
+    let Some(options) = &job.options else { return };
+    let may_be_repeated = options.own_run_id || options.idempotency_key.is_some();
+    if let Some(batch) = &options.batch
+        && !may_be_repeated
+        && (error.is_stream_full() || is_no_responders_error(error))
+    {
+        batch::leave(&api.backbone, &job.tenant, batch, &job.run_id).await;
+        batch::forget_record(&api.backbone, &job.tenant, &job.run_id).await;
     }
 }
 

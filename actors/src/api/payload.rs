@@ -20,7 +20,17 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered
         found => found?.run,
     };
     match &run.state {
-        State::Dead { .. } => dead(api, &tenant, &run_id).await,
+        State::Dead { .. } => {
+            let is_gone = |error: ApiError| if error.code == 404 { gone(&run_id) } else { error };
+            match dead(api, &tenant, &run_id).await.map_err(is_gone) {
+                // Its dead letter may be about to be written: until then its job is where it was.
+                Err(error) if error.code == 404 => match waiting(api, &run).await? {
+                    Some(payload) => Ok(payload),
+                    None => dead(api, &tenant, &run_id).await.map_err(is_gone),
+                },
+                found => found,
+            }
+        }
         state if state.is_terminal() => Err(gone(&run_id)),
         _ => waiting(api, &run).await?.ok_or_else(|| gone(&run_id)),
     }

@@ -42,7 +42,10 @@ impl SubmitPorts for Api {
         let subject = self.backbone.names().job(&job.tenant, &job.lane(), &job.job_type);
         match self.backbone.move_to_lane(subject, headers, payload, id).await {
             Ok(_) => Ok(()),
-            Err(error) => Err(intake::refusal(self, job, &error).await),
+            Err(error) => {
+                intake::leave_refused(self, job, &error).await;
+                Err(intake::refusal(self, job, &error).await)
+            }
         }
     }
 

@@ -119,9 +119,8 @@ async fn attend(
     while let Some(at) = from.filter(|at| *at <= last) {
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         from = page.next;
-        let dead_letters =
-            page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(StoredDeadLetter::read);
-        let mut dead_letters = dead_letters.filter(|dead_letter| filter.fits(&dead_letter.run)).peekable();
+        let messages = page.messages.into_iter().filter(|stored| stored.sequence <= last);
+        let mut dead_letters = dead_letters::meant(api, &filter, messages).await?.into_iter().peekable();
         while dead_letters.peek().is_some() {
             let room = limit.saturating_sub(done + failed.len() as u64);
             if room == 0 {

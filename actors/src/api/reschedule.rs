@@ -46,11 +46,11 @@ pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Answere
     let chosen = filter::which(asker, asked)?;
     if let Chosen::One(tenant, run_id) = &chosen
         && !dry_run
-        && let Some(found) = api.backbone.read_record(tenant, run_id).await?
-        && found.run.state == RunState::Enqueued
-        && found.run.state.wait().is_none()
     {
-        return Ok(record::show(&found.run).into());
+        let Found { run, .. } = runs::known(api, tenant, run_id).await?;
+        if run.state == RunState::Enqueued && run.state.wait().is_none() {
+            return Ok(record::show(&run).into());
+        }
     }
     let change = Change { run_at: Some(now()), ..Change::default() };
     attend(api, chosen, limit, dry_run, &change).await

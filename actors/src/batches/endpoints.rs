@@ -59,14 +59,19 @@ pub(crate) async fn create(api: &Api, asker: &str, asked: CreateBatchRequest) ->
     same(found.ok_or_else(|| ApiError::unavailable("the batch changes; try again"))?, &stored)
 }
 
-/// The job that completes the batch is one that may be submitted now.
+/// The job that completes the batch, and those that follow it, are such as may be submitted now.
 async fn check(api: &Api, tenant: &Tenant, job: &longshore_backbone::wire::api::SubmitRequest) -> Result<(), ApiError> {
     if job.payload.is_some() || job.payload_base64.is_some() {
         return Err(ApiError::malformed("on_complete.payload: is the batch's own"));
     }
-    chain::check_following(&api.policies, tenant, job).map_err(|error| error.within("on_complete"))?;
+    let within = |error: ApiError| error.within("on_complete");
+    chain::check_following(&api.policies, tenant, job).map_err(within)?;
+    if let Some(then) = &job.then {
+        chain::check(&api.policies, tenant, then).map_err(within)?;
+    }
     let (queue, ..) = request::names(job)?;
-    intake::must_be_declared(api, &queue).await.map_err(|error| error.within("on_complete"))
+    intake::must_be_declared(api, &queue).await.map_err(within)?;
+    intake::links_must_be_declared(api, job).await.map_err(within)
 }
 
 /// The batch of that id, if it was created by the same request.

@@ -6,21 +6,21 @@
 //!
 //! Bounds: in memory are the batches that have not ended, and of one batch at a time its members; after a round over
 //! all batches the keeper rests twenty times as long as that took, [`REST_MAX`] at most; a look at a batch asks for
-//! [`RECORDS`] records, and reads [`PAGES`] pages.
+//! [`RECORDS`] records and one dead letter, and reads [`PAGES`] pages.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
-use longshore_backbone::batches::{Ended, LASTS, Member, StoredBatch};
+use longshore_backbone::batches::{Ended, Member, StoredBatch};
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, FailedMember, OnFailure};
 use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
 
 use super::{completion, on_failure};
 use crate::api::{Api, intake};
-use crate::ports::batch::{ended, state, write};
+use crate::ports::batch::{ended, is_over, may_change, state, write};
 use crate::runtime::identity::is_first;
 use crate::runtime::supervision::LoopEnd;
 use crate::runtime::{fail_point, now};
@@ -70,6 +70,8 @@ struct OpenBatch {
     revision: u64,
     /// The next of its members whose records are asked for.
     next_record: usize,
+    /// No dead letter is looked for until then: that reads all of the tenant's.
+    next_letter: Instant,
     /// Lanes that may have jobs of it that no node has met: from where, and up to which sequence. `None`: this was not
     /// found out yet.
     lanes: Option<VecDeque<(Source, u64, u64)>>,
@@ -93,7 +95,8 @@ impl BatchKeeper {
             self.revision = self.revision.max(revision);
             let key = (stored.batch.tenant.clone(), stored.batch.id.clone());
             if may_change(&stored) {
-                self.open.insert(key, OpenBatch { stored, revision, next_record: 0, lanes: None });
+                let next_letter = Instant::now();
+                self.open.insert(key, OpenBatch { stored, revision, next_record: 0, next_letter, lanes: None });
             } else {
                 self.open.remove(&key);
             }
@@ -106,16 +109,6 @@ impl BatchKeeper {
         }
         self.not_before = Instant::now() + (begun.elapsed() * 20).min(REST_MAX);
         Ok(())
-    }
-}
-
-/// Whether a batch has not ended for good.
-fn may_change(stored: &StoredBatch) -> bool {
-    match state(stored) {
-        BatchState::Open | BatchState::Sealed | BatchState::Completing => true,
-        // What it failed for may be replayed.
-        BatchState::Failed => !stored.reopened && !is_over(stored, now()),
-        BatchState::Completed | BatchState::Cancelled => false,
     }
 }
 
@@ -292,7 +285,17 @@ impl OpenBatch {
             let has_ended = match api.backbone.read_record(&batch.tenant, &member.run_id).await? {
                 Some(found) if found.run.state.is_terminal() => Some(ended(&found.run)),
                 Some(_) => None,
-                None => (now().since(member.at) >= GONE_AFTER).then_some(Ended::Gone),
+                None if !may_be_gone(member, on_failure(&self.stored), now()) => None,
+                None if member.ended.is_none() => Some(Ended::Gone),
+                None if Instant::now() < self.next_letter => None,
+                None => {
+                    self.next_letter = Instant::now() + GONE_AFTER;
+                    let letter = api.backbone.find_dead_letter_for_certain(&batch.tenant, &member.run_id, None).await?;
+                    // A replay writes the record before it deletes the dead letter.
+                    let is_gone = letter.is_none()
+                        && api.backbone.read_record_for_certain(&batch.tenant, &member.run_id).await?.is_none();
+                    is_gone.then_some(Ended::Gone)
+                }
             };
             if let Some(ended) = has_ended.filter(|ended| member.ended != Some(*ended)) {
                 write(&api.backbone, &batch.tenant, &batch.id, &member.run_id, Some(ended)).await?;
@@ -302,14 +305,16 @@ impl OpenBatch {
     }
 }
 
-/// Whether the batch should have completed by now.
-fn is_over(stored: &StoredBatch, now: Timestamp) -> bool {
-    now >= stored.batch.deadline.unwrap_or_else(|| stored.batch.created_at.plus(LASTS))
+/// Whether a member without a record may be gone. A dead letter stays for longer than the record, and what a batch has
+/// failed for does not open it again by growing old.
+fn may_be_gone(member: &Member, on_failure: OnFailure, now: Timestamp) -> bool {
+    (member.ended.is_none() || on_failure == OnFailure::Wait) && now.since(member.at) >= GONE_AFTER
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_backbone::batches::LASTS;
     use serde_json::json;
 
     /// Given batches in each state, when nothing can follow from their members, then these are not read.
@@ -332,5 +337,20 @@ mod tests {
         assert!(!follows("open", "wait", None, soon) && !follows("open", "ignore", Some(2), soon));
         assert!(follows("open", "fail", None, soon), "a dead letter fails it");
         assert!(follows("open", "wait", Some(1), soon) && follows("open", "wait", None, LASTS), "it is over");
+    }
+
+    /// Given members whose records are gone, then one that ended as a dead letter is not gone by that alone, and never
+    /// if its batch failed for it.
+    #[test]
+    fn a_dead_letter_is_not_gone_because_its_record_is() {
+        let at = Timestamp::parse("2027-01-01T00:00:00Z").unwrap();
+        let is_gone = |ended: Option<Ended>, on_failure: OnFailure, after: Duration| {
+            let run_id = longshore_domain::RunId::parse("r").unwrap();
+            may_be_gone(&Member { run_id, at, ended }, on_failure, at.plus(after))
+        };
+        let dead = Some(Ended::As(RunState::Dead));
+        assert!(!is_gone(None, OnFailure::Wait, GONE_AFTER / 2) && !is_gone(dead, OnFailure::Wait, GONE_AFTER / 2));
+        assert!(is_gone(None, OnFailure::Fail, GONE_AFTER) && is_gone(dead, OnFailure::Wait, GONE_AFTER));
+        assert!(!is_gone(dead, OnFailure::Fail, LASTS), "the batch would open again, and its job run");
     }
 }

@@ -1,12 +1,17 @@
 //! How a run joins its batch, and notes there that it has ended. Each step can be repeated without harm.
 
-use longshore_backbone::batches::{Ended, Member, StoredBatch};
+use std::time::Duration;
+
+use longshore_backbone::batches::{Ended, LASTS, Member, StoredBatch};
 use longshore_backbone::wire::api::BatchState;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::State;
-use longshore_domain::{BatchId, Run, RunId, Tenant};
+use longshore_domain::{BatchId, Run, RunId, Tenant, Timestamp};
 
 use crate::runtime::{fail_point, now};
+
+/// How long a client waits for the removal of a record: what is written over it, the server removes by itself.
+const REMOVED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Joins a batch, before anything of the job's run is stored. Repeating it is harmless.
 ///
@@ -20,10 +25,9 @@ pub(crate) async fn join(
 ) -> Result<Result<(), String>, Error> {
     let takes = async || {
         let (found, _) = backbone.batch(tenant, batch).await?;
-        let state = found.as_ref().map(state);
-        Ok::<_, Error>(match state {
+        Ok::<_, Error>(match found {
             None => Err(format!("tenant {tenant} has no batch {batch}")),
-            Some(BatchState::Completing | BatchState::Completed | BatchState::Cancelled) => {
+            Some(stored) if !may_change(&stored) || state(&stored) == BatchState::Completing => {
                 Err(format!("batch {batch} has ended"))
             }
             Some(_) => Ok(()),
@@ -76,6 +80,31 @@ pub(crate) async fn leave(backbone: &Backbone, tenant: &Tenant, batch: &BatchId,
     if let Err(error) = write(backbone, tenant, batch, run_id, Some(Ended::Left)).await {
         tracing::debug!(%tenant, %batch, "it waits for {run_id}, which there is not: {}", error.with_causes());
     }
+}
+
+/// The job of a run that nobody knows was surely not published: its record goes as well.
+pub(crate) async fn forget_record(backbone: &Backbone, tenant: &Tenant, run_id: &RunId) {
+    let Ok(Some(found)) = backbone.read_record(tenant, run_id).await else { return };
+    if found.run.is_unseen() {
+        // Else the record goes with the window.
+        let removed = backbone.remove_record(tenant, run_id, found.revision);
+        let _ = tokio::time::timeout(REMOVED_WITHIN, removed).await;
+    }
+}
+
+/// Whether a batch has not ended for good.
+pub(crate) fn may_change(stored: &StoredBatch) -> bool {
+    match state(stored) {
+        BatchState::Open | BatchState::Sealed | BatchState::Completing => true,
+        // What it failed for may be replayed.
+        BatchState::Failed => !stored.reopened && !is_over(stored, now()),
+        BatchState::Completed | BatchState::Cancelled => false,
+    }
+}
+
+/// Whether the batch should have completed by now.
+pub(crate) fn is_over(stored: &StoredBatch, now: Timestamp) -> bool {
+    now >= stored.batch.deadline.unwrap_or_else(|| stored.batch.created_at.plus(LASTS))
 }
 
 pub(crate) fn state(stored: &StoredBatch) -> BatchState {

@@ -185,6 +185,10 @@ impl Backbone {
             }
             read = stored.sequence + 1;
         }
+        // A replica that shows a later one has shown all before it.
+        if page.messages.last().is_some_and(|stored| stored.sequence > last) {
+            return Ok((false, last + 1));
+        }
         if !page.messages.is_empty() && page.next.is_some() {
             return Ok((false, read));
         }

@@ -249,7 +249,7 @@ pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
 }
 
 /// How many bytes of an error's text a dead letter keeps if the whole text does not fit.
-const SHORT_MESSAGE: usize = 200;
+pub const SHORT_MESSAGE: usize = 200;
 
 /// Reads a record back from what [`show`] made of it.
 pub(crate) fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
