@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use jiff::{SignedDuration, Timestamp};
-use longshore_harness::{EventName, Handler, Logged, NodeBuilder, Reply, World, eventually};
+use longshore_harness::{EventName, Handler, Logged, NodeBuilder, Reply, SlowLink, World, eventually};
 use serde_json::json;
 
 use crate::{WITHIN, served_by, times, world};
@@ -233,6 +233,59 @@ async fn a_hold_that_cannot_be_announced_is_announced_again() {
 
     jetstream.update_stream(&right).await.unwrap();
     eventually("the hold", WITHIN, async || if holds().await == 1 { Ok(()) } else { Err("none") }).await;
+}
+
+/// Given a control bucket that has no room for more keys, when a handler asks for a hold, then it counts on its node,
+/// and the others learn of it once there is room.
+#[tokio::test]
+async fn a_hold_takes_no_room_that_nodes_need() {
+    let world = world().await;
+    let _node = node(&world, "").with("storage", "control_max_bytes = '1MiB'").start().await;
+    let hold = async |_| Reply::json(json!(null)).header("Longshore-Hold", "1h");
+    let _handler = world.handler("limited").start(hold).await;
+    for number in 0..90 {
+        let subject = format!("$KV.longshore_control.filler.{number}");
+        world.jetstream().publish(subject, vec![b'x'; 10_000].into()).await.unwrap().await.unwrap();
+    }
+    eventually("a node that says so", WITHIN, async || {
+        let health = world.request("health", json!({})).await.to_string();
+        if health.contains("longshore_control has no room for more keys") { Ok(()) } else { Err(health) }
+    })
+    .await;
+    let asks = world.publish("limited").json(json!(1)).await;
+    assert_eq!(world.wait(&asks).await.state, "completed");
+    let waits = world.publish("limited").json(json!(2)).await;
+    eventually("a job that is held", WITHIN, async || {
+        let run = world.request("runs.get", json!({"run_id": waits})).await;
+        if run["waiting_for"]["reason"] == "held" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    let control = world.jetstream().get_key_value("longshore_control").await.unwrap();
+    let holds = async || {
+        let keys: Vec<String> = control.keys().await.unwrap().try_collect().await.unwrap();
+        keys.iter().filter(|key| key.starts_with("holds.")).count()
+    };
+    assert_eq!(holds().await, 0);
+
+    let bucket = world.jetstream().get_stream("KV_longshore_control").await.unwrap();
+    bucket.purge().filter("$KV.longshore_control.filler.>").await.unwrap();
+    eventually("the hold", WITHIN, async || if holds().await == 1 { Ok(()) } else { Err("none") }).await;
+}
+
+/// Given so many settings that a node far from the server reads them for longer than one answer may take, when it
+/// starts, then it works.
+#[tokio::test]
+async fn a_node_far_from_the_server_reads_many_settings() {
+    let world = world().await;
+    let near = world.node().start().await;
+    for number in 0..60 {
+        world.request_as("_all", "limits.set", json!({"type": format!("t{number}"), "rate": 5})).await;
+    }
+    near.stop().await;
+    let link = SlowLink::to(&world, Duration::from_millis(25)).await;
+    let _far = world.node().env("NATS_URL", &link.url()).start().await;
+    let job = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&job).await.state, "completed");
 }
 
 /// Given a handler that asks for a hold, when it replies, then no job of that key starts on any node until it is over,

@@ -441,6 +441,46 @@ async fn declared_schedules_are_as_the_file_says() {
     again.stop().await;
 }
 
+/// Given declared schedules, one of which a client has changed and one removed, when somebody writes over a third, then
+/// that one is made again, and the others stay as the client has them.
+#[tokio::test]
+async fn what_a_client_makes_of_a_declared_schedule_stays_while_nodes_run() {
+    let world = world().await;
+    let hourly = "every = '1h'\ntype = 'noop'";
+    let node = node(&world).with("schedules.changed", hourly).with("schedules.removed", hourly);
+    let _node = node.with("schedules.written_over", hourly).start().await;
+    put(&world, json!({"id": "changed", "every": "2h", "type": "noop"})).await;
+    world.request("schedules.delete", json!({"id": "removed"})).await;
+    let key = "$KV.longshore_schedules.default.written_over";
+    world.jetstream().publish(key, "{}".into()).await.unwrap().await.unwrap();
+    eventually("the schedule that was written over", WITHIN, async || {
+        world.try_request("default", "schedules.get", json!({"id": "written_over"})).await.map(drop)
+    })
+    .await;
+    let list = world.request("schedules.list", json!({})).await;
+    let each = list["schedules"].as_array().unwrap().iter().map(|one| (one["id"].as_str(), one["every"].as_str()));
+    let each: BTreeSet<_> = each.collect();
+    assert_eq!(each, BTreeSet::from([(Some("changed"), Some("2h")), (Some("written_over"), Some("1h"))]));
+}
+
+/// Given a schedule that its node cannot read, as a newer one wrote it, when it is due, then its tick waits, and it
+/// fires once it can be read.
+#[tokio::test]
+async fn the_tick_of_a_schedule_that_cannot_be_read_is_kept() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    put(&world, json!({"id": "tick", "every": "1s", "type": "noop"})).await;
+    let (key, jetstream) = ("$KV.longshore_schedules.default.tick", world.jetstream());
+    let bucket = jetstream.get_stream("KV_longshore_schedules").await.unwrap();
+    let stored = bucket.get_last_raw_message_by_subject(key).await.unwrap();
+    let write = async |value: Vec<u8>| jetstream.publish(key, value.into()).await.unwrap().await.unwrap();
+    write(b"{}".to_vec()).await;
+    crate::logged(node.log(), "cannot fire yet: this node cannot read it").await;
+    let before = completed(&world, "tick").await.len();
+    write(stored.payload.to_vec()).await;
+    fired(&world, "tick", before + 2).await;
+}
+
 /// Given many schedules of each second, when they fire for a while, then every schedule has every second, once.
 #[tokio::test]
 async fn many_schedules_of_each_second_miss_none() {

@@ -7,6 +7,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use longshore_domain::concurrency::{Entry, Judged, Leaving, Line, Member, OnBusy, Place};
 use longshore_domain::{RunId, Timestamp};
@@ -284,6 +285,35 @@ fn no_world_lets_in_more_than_may_be_loses_a_run_or_ends_the_newest() {
             panic!("world {seed}, {rules:?}: {wrong}");
         }
     }
+}
+
+/// Given two runs of a key that start again and again, with time limits of up to three days and waits of up to one,
+/// when they do, then each finds the line stored; and where their attempts follow each other, few of them write it.
+#[test]
+fn a_line_outlasts_each_attempt_of_its_runs_and_a_day_of_waiting() {
+    let nobody = |_: &Member| false;
+    let comes = |line: &mut Line, run: u64, now: Timestamp, limit: Duration| {
+        let judged = line.judge(&member(run), OnBusy::DropNew, 2, nobody).kept(line, now, limit);
+        assert_eq!(judged.entry, Entry::In);
+        let is_written = judged.write.is_some();
+        if let Some(next) = judged.write {
+            *line = next;
+        }
+        is_written
+    };
+    let mut chance = Chance::of_world(7);
+    let (mut line, mut now) = (Line::default(), Timestamp::from_millis(0));
+    for _ in 0..1_000 {
+        let limit = Duration::from_secs(chance.below(3 * 86_400));
+        comes(&mut line, 1, now, limit);
+        comes(&mut line, 2, now, Duration::from_secs(chance.below(60)));
+        now = now.plus(limit).plus(Duration::from_secs(chance.below(86_400)));
+        assert!(line.lasts(now) > Duration::ZERO, "{line:?} is gone at {now}");
+    }
+    let (mut line, start) = (Line::default(), now);
+    let minutes = (0..24 * 60).map(|minute| start.plus(Duration::from_secs(60 * minute)));
+    let writes = minutes.filter(|at| comes(&mut line, 1, *at, Duration::from_secs(60))).count();
+    assert_eq!(writes, 4, "within a day");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::nodes::Nodes;
+use longshore_backbone::rarely::Rarely;
 use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Store, WrittenSetting, read_revision};
 use longshore_domain::setting::{PauseOf, SettingKey};
 use serde_json::json;
@@ -25,8 +26,11 @@ use crate::runtime::system_events::SystemEvents;
 
 /// How often changes are asked for without an announcement.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How long an answer may take: then the next question follows, as an election may have swallowed this one.
+/// How long an answer may take: then the next question follows, as an election may have swallowed this one. It counts
+/// for each setting by itself: all of them, over a slow connection, may take longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// While nothing starts for want of an answer, this is said once in so long.
+static UNREAD: Rarely = Rarely::once_in(Duration::from_secs(10));
 /// A part that has not read for longer reads all settings, as the removal of one is not remembered for ever.
 const CHANGES_FOR: Duration = REMOVED_KEPT.checked_div(2).expect("two is not zero");
 
@@ -74,8 +78,8 @@ impl RunTimeSettingsPart {
     /// Reads the changes, or all settings if those are not `known`; says when it asked, if it got an answer.
     async fn read(&self, known: bool) -> Option<Instant> {
         let (sent, from) = (Instant::now(), if known { self.settings.read_up_to() } else { 0 });
-        match tokio::time::timeout(ANSWER_WITHIN, self.store.changed_after(from)).await {
-            Ok(Ok(changes)) => {
+        match self.store.changed_after(from, ANSWER_WITHIN).await {
+            Ok(changes) => {
                 let any = !changes.is_empty();
                 self.put_queues.take_in(&changes);
                 self.settings.take_in(changes, !known);
@@ -88,14 +92,18 @@ impl RunTimeSettingsPart {
                     self.queues.all().iter().for_each(|queue| queue.wait_for_starts());
                 }
                 self.settings.were_read(sent);
-                return Some(sent);
+                Some(sent)
             }
-            Ok(Err(error)) => {
-                tracing::debug!("cannot read the run-time settings, trying again: {}", error.with_causes());
+            Err(error) => {
+                let (why, now) = (error.with_causes(), Instant::now());
+                if self.settings.are_known(now) {
+                    tracing::debug!("cannot read the run-time settings, trying again: {why}");
+                } else if let Some(times) = UNREAD.happened("", now) {
+                    tracing::warn!(times, "no attempt starts until run-time settings are read, trying again: {why}");
+                }
+                None
             }
-            Err(_) => tracing::debug!("no answer about the run-time settings, asking again"),
         }
-        None
     }
 
     /// Removes settings whose time is over. Of all nodes one succeeds, and publishes it.

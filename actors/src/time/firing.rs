@@ -119,8 +119,12 @@ struct VersionedSchedule {
 }
 
 impl VersionedSchedule {
-    async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<Option<Self>, Error> {
+    async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<Option<Self>, Delay> {
         let found = api.backbone.find_recurring_for_certain(tenant, id).await?;
+        if found.is_unreadable {
+            // It is not gone: without its tick no newer node would fire it.
+            return Err(Delay::Unreadable("what is stored is not what nodes of this version write".to_owned()));
+        }
         Ok(found.schedule.map(|schedule| Self { schedule, revision: found.revision }))
     }
 

@@ -1,5 +1,5 @@
 //! Keeps the recurring schedules: brings them in line with the configuration once, at start, and then looks slowly
-//! through all of them for ticks that the server lost.
+//! through all of them for ticks that the server lost. What clients change or remove after that stays as they have it.
 //!
 //! A tick that falls due while its stream has no leader may never fire, and a node that dies between two writes may
 //! leave a schedule without one. So a schedule that is overdue by more than the grace gets its tick again, for the same
@@ -59,9 +59,8 @@ pub(crate) async fn run(part: RecurringPart) -> LoopEnd {
             Ok(next) => from = next,
             Err(error) => tracing::debug!("recurring schedules are looked at later: {}", error.with_causes()),
         }
-        // Where somebody wrote over a schedule, the configuration still has it, unless a client made it.
         if part.api.backbone.misses_recurring()
-            && let Err(reason) = bring_in_line(&part.api, &part.declared).await
+            && let Err(reason) = put(&part.api, &part.declared, false).await
         {
             tracing::debug!("what is left of recurring schedules is looked at again: {reason}");
         }
@@ -73,19 +72,7 @@ pub(crate) async fn run(part: RecurringPart) -> LoopEnd {
 async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), String> {
     let name = &api.identity.node;
     let found = declared_before(api).await.map_err(|error| error.with_causes())?;
-    for (tenant, asked) in &declared.schedules {
-        let id = &asked.schedule.id;
-        let before = api.backbone.find_recurring(tenant, id).await.map_err(|error| error.with_causes())?.schedule;
-        let what = match &before {
-            Some(before) if before.declared_by.is_some() && before.is_as(asked) => continue,
-            Some(_) => "changed",
-            None => "added",
-        };
-        let stored = schedules::store(api, tenant, asked, Some(name)).await;
-        let stored = stored.map_err(|error| format!("schedules.{id}: {}", error.message))?;
-        let lines = before.map(|before| differences(&before, &stored)).unwrap_or_default();
-        tracing::info!(%id, %tenant, next = stored.progress.next.map(tracing::field::display), "the configuration has {what} a recurring schedule{lines}");
-    }
+    put(api, declared, true).await?;
     let mut kept = 0;
     for schedule in found {
         let (tenant, id) = (&schedule.tenant, schedule.id());
@@ -105,6 +92,27 @@ async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), St
             "recurring schedules that another node's configuration declared stay: this one has no [schedules]; an empty \
              [schedules] removes them"
         );
+    }
+    Ok(())
+}
+
+/// Makes and changes what the configuration declares. Only `at_start` does it take what clients have changed or removed
+/// since: later it makes those again that somebody wrote over.
+async fn put(api: &Api, declared: &DeclaredSchedules, at_start: bool) -> Result<(), String> {
+    let name = &api.identity.node;
+    for (tenant, asked) in &declared.schedules {
+        let id = &asked.schedule.id;
+        let found = api.backbone.find_recurring(tenant, id).await.map_err(|error| error.with_causes())?;
+        let what = match &found.schedule {
+            _ if !at_start && !found.is_unreadable => continue,
+            Some(before) if before.declared_by.is_some() && before.is_as(asked) => continue,
+            Some(_) => "changed",
+            None => "added",
+        };
+        let stored = schedules::store(api, tenant, asked, Some(name)).await;
+        let stored = stored.map_err(|error| format!("schedules.{id}: {}", error.message))?;
+        let lines = found.schedule.map(|before| differences(&before, &stored)).unwrap_or_default();
+        tracing::info!(%id, %tenant, next = stored.progress.next.map(tracing::field::display), "the configuration has {what} a recurring schedule{lines}");
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(crate) async fn store(
     let timing = check(api, tenant, asked).await?;
     loop {
         let found = api.backbone.find_recurring(tenant, &asked.schedule.id).await;
-        let FoundRecurring { schedule, revision } = found?;
+        let FoundRecurring { schedule, revision, .. } = found?;
         must_be_as(asked.schedule.if_updated_at, schedule.as_ref())?;
         let put = Recurring::put(asked, &timing, tenant, schedule.as_ref(), now());
         let put = Recurring { declared_by: declared_by.cloned(), ..put };
@@ -79,10 +79,10 @@ async fn change(
 ) -> Answered<ScheduleStatus> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     loop {
-        let FoundRecurring { schedule, revision } = api.backbone.find_recurring_for_certain(&tenant, &asked.id).await?;
-        let found = schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
+        let stored = api.backbone.find_recurring_for_certain(&tenant, &asked.id).await?;
+        let found = stored.schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
         must_be_as(asked.if_updated_at, Some(&found))?;
-        if let Some(changed) = write(api, make(found)?, revision).await? {
+        if let Some(changed) = write(api, make(found)?, stored.revision).await? {
             return Ok(shown(&changed));
         }
     }
@@ -186,7 +186,7 @@ pub(crate) async fn remove(
     should: impl Fn(&Recurring) -> bool,
 ) -> Result<Option<Recurring>, ApiError> {
     loop {
-        let FoundRecurring { schedule, revision } = api.backbone.find_recurring_for_certain(tenant, id).await?;
+        let FoundRecurring { schedule, revision, .. } = api.backbone.find_recurring_for_certain(tenant, id).await?;
         let Some(schedule) = schedule.filter(&should) else { return Ok(None) };
         let removed = api.backbone.remove_recurring(tenant, id, revision).await;
         match removed? {

@@ -141,6 +141,7 @@ impl Sweep {
             round.has_read(bytes, next, suspects.count());
             self.records_from = round.from;
         }
+        self.records_from = suspects.next_waiting().unwrap_or(self.records_from);
         for (run, revision) in suspects.running {
             if self.is_newly_stranded(&run, revision).await? {
                 log_run!(

@@ -42,6 +42,18 @@ impl BucketSpace {
         self.0.is_short.load(Ordering::Relaxed)
     }
 
+    /// Counts an entry that is new, or may be.
+    ///
+    /// # Errors
+    /// [`Error::is_stream_full`]: there is no room for it.
+    pub(crate) fn count(&self, subject: &str, body: &[u8]) -> Result<(), Error> {
+        if self.takes(subject.len() + body.len() + OVERHEAD) {
+            return Ok(());
+        }
+        let description = "too many keys are in use for the bytes of the bucket".to_owned();
+        Err(Error::Refused { subject: subject.to_owned(), code: STREAM_FULL[2], description })
+    }
+
     /// Whether there is room for a new entry of so many bytes; it is counted then.
     fn takes(&self, bytes: usize) -> bool {
         let most = self.0.most.load(Ordering::Relaxed);
@@ -66,9 +78,8 @@ impl Backbone {
         over: Over,
     ) -> Result<PubAck, Error> {
         let body = json(value);
-        if over.expected == 0 && !space.takes(subject.len() + body.len() + OVERHEAD) {
-            let description = "too many keys are in use for the bytes of the bucket".to_owned();
-            return Err(Error::Refused { subject, code: STREAM_FULL[2], description });
+        if over.expected == 0 {
+            space.count(&subject, &body)?;
         }
         let written = request::publish(self.control(), subject, over.headers(), body).await;
         if written.as_ref().is_err_and(Error::is_stream_full) {
@@ -89,6 +100,7 @@ mod tests {
         space.found(700, 1_000);
         assert!(space.takes(99) && space.takes(99) && !space.takes(1) && space.is_short());
         assert!(!space.takes(1), "what is not written does not count");
+        assert!(space.count("a", b"b").unwrap_err().is_stream_full());
         space.found(300, 1_000);
         assert!(!space.is_short() && space.takes(400));
         space.found(800, 1_000);

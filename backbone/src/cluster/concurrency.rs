@@ -11,6 +11,7 @@ use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::now;
 use crate::cluster::questions::{Question, Questions};
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
@@ -21,10 +22,7 @@ const BUCKET: &str = "concurrency";
 /// A session is stored for so long after it was last renewed, or ended; a node that has slots under it renews it far
 /// more often. Any node may say of a session that is no longer stored that it has ended.
 const SESSION_LASTS: Duration = Duration::from_secs(86_400);
-/// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses
-/// its place. Once its runs have ended, the node that ends the last one writes it empty, to be gone soon.
-const LINE_LASTS: Duration = Duration::from_secs(86_400);
-/// How long what says as much as nothing is stored.
+/// How long what says as much as nothing is stored, such as a line: the node that ends the last of its runs empties it.
 const EMPTY_LASTS: Duration = Duration::from_secs(1);
 
 /// The subjects on which the server republishes the records.
@@ -229,12 +227,13 @@ impl SlotRecords {
         Ok(self.stored(format!("lines.{id}")).await?.unwrap_or_default())
     }
 
-    /// Writes the line of a key if its revision is still `expected` (0: none is stored).
+    /// Writes the line of a key if its revision is still `expected` (0: none is stored). It is stored for as long as it
+    /// says; for a second, if it is empty.
     ///
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
-        let lasts = if line.is_empty() { EMPTY_LASTS } else { LINE_LASTS };
+        let lasts = if line.is_empty() { EMPTY_LASTS } else { line.lasts(now()) };
         self.write_entry(format!("lines.{id}"), line, Over { expected, lasts }).await
     }
 

@@ -11,7 +11,7 @@ use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::raw::Raw;
-use crate::messages::request::{Over, conditions, won};
+use crate::messages::request::{self, Over, conditions, json, won};
 
 /// A hold: until then, no job of its scope starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,10 +69,13 @@ impl Backbone {
     /// Announces a hold to every node, for as long as it lasts.
     ///
     /// # Errors
-    /// The server did not confirm it.
+    /// The server did not confirm it, or there is no room for it.
     pub async fn write_hold(&self, hold: &Hold, lasts: Duration) -> Result<(), Error> {
+        let (subject, body) = (self.names().key("control", &format!("holds.{}", hold.what)), json(hold));
+        // As one that is written over is not known here, each counts as new until the bucket is looked at.
+        self.0.control_space.count(&subject, &body)?;
         let headers = conditions(None, Some(lasts.saturating_add(Duration::from_secs(1))));
-        self.put_entry("control", &format!("holds.{}", hold.what), hold, headers).await.map(drop)
+        request::publish(self.control(), subject, headers, body).await.map(drop)
     }
 
     /// Listens for holds.

@@ -26,8 +26,10 @@ const MARK_KEPT: Duration = Duration::from_secs(60);
 /// A schedule as it was found.
 #[derive(Debug, Clone)]
 pub struct FoundRecurring {
-    /// The schedule; `None`: there is none of that id.
+    /// The schedule; `None`: there is none of that id, or none that can be read.
     pub schedule: Option<Recurring>,
+    /// What is stored is no schedule: a newer node or a stranger wrote it.
+    pub is_unreadable: bool,
     /// The revision that a compare-and-set must name.
     pub revision: u64,
 }
@@ -150,8 +152,10 @@ impl Backbone {
     /// What the last message under a schedule's key says: there is none where it was removed, or where somebody wrote
     /// over it, so that it can be put again.
     fn found(&self, stored: Option<Stored>) -> FoundRecurring {
-        let Some(stored) = stored else { return FoundRecurring { schedule: None, revision: 0 } };
-        FoundRecurring { schedule: self.readable(&stored.subject, &stored.payload), revision: stored.sequence }
+        let Some(stored) = stored else { return FoundRecurring { schedule: None, is_unreadable: false, revision: 0 } };
+        let schedule = self.readable(&stored.subject, &stored.payload);
+        let is_unreadable = schedule.is_none() && !stored.payload.is_empty();
+        FoundRecurring { schedule, is_unreadable, revision: stored.sequence }
     }
 
     /// Whether this node met lately what nodes did not write among the recurring schedules.

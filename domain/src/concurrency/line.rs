@@ -8,10 +8,17 @@
 //! Slots bound how many attempts are at work; the line bounds how many *runs* have been let in and have not ended, also
 //! while they wait for a retry. A run is let in before its first attempt, and only once.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::OnBusy;
 use crate::{RunId, Timestamp};
+
+/// A run that was let in keeps its place for so long after the end of an attempt: the longest wait for the next one.
+const KEPT_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// A line is stored for so much longer, so that not each attempt writes it again.
+const AHEAD: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// A run in a line, in one of its rounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +59,9 @@ pub struct Line {
     /// Runs that made way for others, and may not have ended yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     leaving: Vec<Leaving>,
+    /// It is stored until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
 }
 
 /// A run that makes way.
@@ -111,7 +121,13 @@ impl Line {
             inside: self.inside.iter().filter(stays).cloned().collect(),
             next: self.next.as_ref().filter(stays).cloned(),
             leaving: self.leaving.iter().filter(|leaving| stays(&&leaving.member)).cloned().collect(),
+            until: self.until,
         }
+    }
+
+    /// For how long it is to be stored, from `now` on.
+    pub fn lasts(&self, now: Timestamp) -> Duration {
+        self.until.map_or(KEPT_AFTER, |until| until.since(now))
     }
 
     /// Judges a run that comes to the line of a key that lets `max` runs in at once.
@@ -155,6 +171,23 @@ impl Line {
             }
         };
         Judged { entry, cancel: line.leaving.clone(), write: Some(line) }
+    }
+}
+
+impl Judged {
+    /// The same, but that the `line` which was judged outlasts an attempt of the run that begins at `now` and takes at
+    /// most so long, and a wait for the next one. A line that does not is written again as it is.
+    #[must_use]
+    pub fn kept(mut self, line: &Line, now: Timestamp, attempt: Duration) -> Self {
+        let needed = now.plus(attempt).plus(KEPT_AFTER);
+        if self.entry == Entry::In && line.until.is_none_or(|until| until < needed) {
+            self.write.get_or_insert_with(|| line.clone());
+        }
+        if let Some(next) = &mut self.write {
+            // Other runs in it may need it for longer.
+            next.until = line.until.max(Some(needed.plus(AHEAD)));
+        }
+        self
     }
 }
 

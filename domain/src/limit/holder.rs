@@ -255,8 +255,13 @@ impl Holder {
 
     /// Whether nothing here is worth remembering.
     pub fn is_over(&self, now: Instant) -> bool {
+        self.is_idle(now) && self.not_before(now).is_none()
+    }
+
+    /// Whether nothing here is worth remembering but, perhaps, when there will be tokens: to ask again costs one read.
+    pub fn is_idle(&self, now: Instant) -> bool {
         let is_quiet = now.saturating_duration_since(self.wanted_at) > 20 * RESERVE_WITHIN;
-        is_quiet && self.blocks.is_empty() && self.asked.is_none() && self.not_before(now).is_none()
+        is_quiet && self.blocks.is_empty() && self.asked.is_none()
     }
 }
 

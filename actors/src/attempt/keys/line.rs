@@ -58,16 +58,22 @@ pub(crate) async fn come<P: Ports>(
     let Some(id) = of(ports.policies(), job) else { return order::come(ports, assignment, attempt_state, parks).await };
     let policy = ports.policy(job);
     let (on_busy, max) = (policy.on_busy, policy.key_concurrency);
+    let asked = job.options.as_ref().and_then(|options| options.timeout);
+    let time_limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     record_first(ports, assignment, attempt_state, None, "before-line").await?;
     let me = member(&attempt_state.run, assignment);
     loop {
         let (line, revision) = ports.server().read_line(&id).await?;
         let ended = ended(ports.server(), &job.tenant, &line).await?;
         let judged = line.judge(&me, on_busy, max, |member| ended.contains(member));
+        let changes = judged.write.is_some();
+        let judged = judged.kept(&line, ports.now(), time_limit);
         if let Some(line) = &judged.write {
             match ports.server().write_line(&id, line, revision).await {
                 Ok(true) => fail_point::pass("after-line"),
                 Ok(false) => continue,
+                // It has its place, if perhaps not for as long as it needs it.
+                Err(error) if error.is_stream_full() && !changes => {}
                 // It comes back by itself: it has no place, and the jobs of other keys go on.
                 Err(error) if error.is_stream_full() => {
                     let at = ports.now().plus(NO_ROOM.mul_f64(1.0 + ports.chance()));

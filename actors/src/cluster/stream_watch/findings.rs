@@ -16,6 +16,8 @@ use crate::runtime::health::StreamFaults;
 /// How long a stream is missing before it is made again: a server that has just become the leader may not know yet of
 /// all streams.
 const MISSING_FOR: Duration = Duration::from_secs(2);
+/// A bucket of keys is looked at once in so many turns, however many streams there are.
+const BUCKETS_EVERY: usize = 10;
 /// How long `health` warns of a stream that was made again.
 const WARNED_FOR: Duration = Duration::from_secs(60 * 60);
 
@@ -79,6 +81,13 @@ impl Findings {
     /// The number of the stream whose turn it is.
     pub(super) fn turn(&self, turn: usize) -> usize {
         turn % self.wanted.len()
+    }
+
+    /// The number of one of these buckets, whose turn it is as well: what this node has written to it since the last
+    /// look counts as held, so that with many queues it would seem full.
+    pub(super) fn bucket_turn(&self, turn: usize, buckets: &[impl AsRef<str>]) -> Option<usize> {
+        let bucket = buckets.get(turn % BUCKETS_EVERY)?.as_ref();
+        self.wanted.iter().position(|stream| stream.name == bucket)
     }
 
     /// One of those that have more turns: what is wrong is mended soon, and a node is ready soon after that. So have

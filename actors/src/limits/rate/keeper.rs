@@ -125,7 +125,9 @@ pub(crate) async fn run(part: LimiterPart, mut mailbox: Mailbox<LimiterMessage>)
             }
             Some(done) = limiter.errands.join_next() => done.map_err(|error| error.to_string())?,
             hold = holds.next() => match hold {
-                Some(hold) => limiter.part.limits.add_hold(&hold),
+                Some(hold) => {
+                    limiter.part.limits.add_holds([&hold]);
+                }
                 None => return Err(SUBSCRIPTION_ENDED.to_owned()),
             },
             _ = tick.tick(), if knows_any => {
@@ -204,8 +206,7 @@ impl Asking {
             let back = holder.give_back(now).into_iter();
             requests.extend(back.map(|(ask, unused)| Request::GiveBack(id.clone(), limit, ask, unused)));
         }
-        let busy = &self.busy;
-        known.holders.retain(|id, holder| busy.contains(id) || !holder.is_over(now));
+        known.forget_unused(now, &self.busy);
         drop(known);
         requests.extend(self.ask());
         requests
@@ -231,14 +232,19 @@ impl Limiter {
         let LimiterPart { backbone, limits } = self.part.clone();
         self.errands.spawn(async move {
             match backbone.holds().await {
-                Ok(holds) => holds.iter().for_each(|hold| limits.add_hold(hold)),
+                Ok(holds) => {
+                    limits.add_holds(&holds);
+                }
                 Err(error) => tracing::debug!("the holds cannot be read: {}", error.with_causes()),
             }
         });
     }
 
-    /// Announces to the other nodes what handlers of this one hold.
+    /// Announces to the other nodes what handlers of this one hold, once the bucket has room for that.
     fn announce_holds(&mut self) {
+        if self.part.backbone.control_space().is_short() {
+            return;
+        }
         for hold in self.part.limits.take_unpublished() {
             let (LimiterPart { backbone, limits }, lasts) = (self.part.clone(), hold.until.since(now()));
             self.errands.spawn(async move {

@@ -2,7 +2,7 @@
 //! tokens here, without waiting; the actor [`keeper`] gets them from the cluster.
 //!
 //! Bounds: [`MAX_LIMITS`] limits and [`MAX_HOLDS`] holds are known at once. Jobs of further ones wait until one is
-//! forgotten; a further hold is not kept.
+//! forgotten, if need be one that is used up for long; a further hold is not kept.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,6 +26,8 @@ pub(crate) mod keeper;
 
 /// How many limits may be known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
+/// So many places are kept free for further ones, if limits that no job wants now can be forgotten.
+const SPARE: usize = 1_024;
 /// Holds that are known at once.
 const MAX_HOLDS: usize = 16_384;
 /// How long jobs wait whose limit finds no place here.
@@ -80,6 +82,19 @@ struct Known {
     holders: HashMap<LimitId, Holder>,
     /// Those that have something to ask.
     asking: HashSet<LimitId>,
+}
+
+impl Known {
+    /// Forgets limits that are long unused, but none that is `busy`. One that is used up stays, so that the cluster is
+    /// not asked too early, while there are places: thousands of such keys would hold up all other limits.
+    fn forget_unused(&mut self, now: Instant, busy: &HashSet<LimitId>) {
+        let mut too_many = self.holders.len().saturating_sub(MAX_LIMITS - SPARE);
+        self.holders.retain(|id, holder| {
+            let goes = !busy.contains(id) && (holder.is_over(now) || too_many > 0 && holder.is_idle(now));
+            too_many = too_many.saturating_sub(usize::from(goes));
+            !goes
+        });
+    }
 }
 
 type Ids = SmallVec<[(LimitId, RateLimit); 2]>;
@@ -380,9 +395,10 @@ impl Limits {
     pub(crate) fn hold(&self, job: &Job, lasts: Duration) {
         let what = self.scope_of_hold(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
         let hold = Hold { what, until: now().plus(lasts.min(MAX_HOLD)) };
-        self.add_hold(&hold);
-        self.to_announce(hold);
-        self.address.send(LimiterMessage::HoldAsked);
+        if self.add_holds([&hold]) > 0 {
+            self.to_announce(hold);
+            self.address.send(LimiterMessage::HoldAsked);
+        }
     }
 
     /// Other nodes are still to know of a hold of this one: it is new, or its write failed. The longer of two counts.
@@ -398,16 +414,20 @@ impl Limits {
         }
     }
 
-    /// Learns of a hold. The longer of two holds counts.
-    fn add_hold(&self, hold: &Hold) {
-        let time = now();
+    /// Learns of holds, and says how many of them count: the longer of two does.
+    fn add_holds<'h>(&self, some: impl IntoIterator<Item = &'h Hold>) -> usize {
+        let (time, mut count) = (now(), 0);
         let mut holds = self.holds.lock().unpoisoned();
         holds.retain(|_, until| *until > time);
-        if hold.until > time && (holds.len() < MAX_HOLDS || holds.contains_key(&hold.what)) {
-            let until = holds.entry(hold.what.clone()).or_insert(hold.until);
-            *until = (*until).max(hold.until);
+        for hold in some {
+            if hold.until > time && (holds.len() < MAX_HOLDS || holds.contains_key(&hold.what)) {
+                let until = holds.entry(hold.what.clone()).or_insert(hold.until);
+                *until = (*until).max(hold.until);
+                count += usize::from(*until == hold.until);
+            }
         }
         self.held.store(holds.len(), Ordering::Relaxed);
+        count
     }
 
     /// The holds that are to be announced to the other nodes, without those that are over or shorter than one that is

@@ -125,14 +125,12 @@ fn a_hold_stops_its_key_or_its_type_for_its_tenant() {
     limits.hold(&job("t", "shared", Some("k")), Duration::from_secs(30));
     assert!(is_held(&job("t", "shared", Some("k"))));
     let until = now().plus(Duration::from_secs(5));
-    limits.add_hold(&Hold {
-        what: limits.scope_of_hold(
-            &job("t", "free", Some("k")).tenant,
-            &JobType::parse("free").unwrap(),
-            &KindKey::of_limit_key(Some("k")),
-        ),
-        until,
-    });
+    let what = limits.scope_of_hold(
+        &job("t", "free", Some("k")).tenant,
+        &JobType::parse("free").unwrap(),
+        &KindKey::of_limit_key(Some("k")),
+    );
+    assert_eq!(limits.add_holds([&Hold { what, until }]), 0);
     let kept = limits.held_until(
         &Tenant::parse("t").unwrap(),
         &JobType::parse("free").unwrap(),
@@ -248,6 +246,46 @@ fn a_hold_ends_by_itself_lasts_a_day_at_most_and_is_announced_to_the_other_nodes
     let published: Vec<Hold> = limits.take_unpublished();
     assert_eq!(published.iter().map(|hold| hold.until).max(), held_until("own"), "the longer one counts everywhere");
     assert!(limits.take_unpublished().is_empty());
+}
+
+/// Given as many holds as are kept, when a handler asks for a further one, then no other node learns of it either.
+#[test]
+fn a_hold_that_is_not_kept_is_not_announced() {
+    let (limits, until) = (limits(), now().plus(Duration::from_secs(60)));
+    let many: Vec<Hold> = (0..MAX_HOLDS).map(|number| Hold { what: format_smolstr!("{number}"), until }).collect();
+    assert_eq!(limits.add_holds(&many), MAX_HOLDS);
+    limits.hold(&job("t", "own", None), Duration::from_secs(30));
+    assert!(limits.take_unpublished().is_empty());
+}
+
+/// Given as many limits as are known at once, all of which are used up for a day, when no job has wanted them for a
+/// while, then there are places for other limits again.
+#[test]
+fn limits_that_are_used_up_hold_up_no_others_for_long() {
+    let (limits, start, time) = (limits(), Instant::now(), now());
+    let keyed = |key: usize| job("t", "own", Some(&key.to_string()));
+    for key in 0..MAX_LIMITS {
+        assert!(limits.take(&keyed(key), start).is_err());
+    }
+    let mut known = limits.known();
+    let asking: Vec<LimitId> = known.asking.drain().collect();
+    for id in asking {
+        let holder = known.holders.get_mut(&id).unwrap();
+        let number = holder.ask(start).unwrap().number;
+        holder.refused(number, time.plus(Duration::from_secs(86_400)), Asked { sent: start, time });
+    }
+    drop(known);
+    let asks = |at: Instant| {
+        assert!(limits.take(&keyed(MAX_LIMITS), at).is_err());
+        limits.known().asking.len()
+    };
+    assert_eq!(asks(start), 0, "there is no place");
+    let later = start + Duration::from_secs(30);
+    let busy = limits.known().holders.keys().take(1).cloned().collect();
+    limits.known().forget_unused(later, &busy);
+    assert_eq!(limits.known().holders.len(), MAX_LIMITS - SPARE);
+    assert!(limits.known().holders.contains_key(busy.iter().next().unwrap()), "a request for it is on its way");
+    assert_eq!(asks(later), 1);
 }
 
 #[tokio::test]

@@ -78,6 +78,11 @@ impl Suspects {
         }
     }
 
+    /// The sequence of the first that waits and that this round has no time for; `None`: there is none.
+    pub(crate) fn next_waiting(&self) -> Option<u64> {
+        self.waiting.get(LOOKS).map(|(_, revision)| *revision)
+    }
+
     /// How many there are, of the sort of which there are more.
     pub(crate) fn count(&self) -> usize {
         self.waiting.len().max(self.running.len())

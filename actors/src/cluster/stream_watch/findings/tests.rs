@@ -45,6 +45,16 @@ fn each_stream_has_its_turn_and_what_is_wrong_has_more() {
     assert_eq!(findings.extra_turn(4, &["KV_runs"]), Some(RUNS), "a server did not answer of it");
 }
 
+#[test]
+fn a_bucket_of_keys_has_every_tenth_turn_however_many_streams_there_are() {
+    let mut findings = Findings::default();
+    let lanes = (0..500).map(|lane| stream(&format!("lane{lane}"), false, false));
+    findings.want(lanes.chain([stream("KV_keys", true, false)]).collect());
+    let turns = |buckets: &[&str]| (0..30).filter(|turn| findings.bucket_turn(*turn, buckets) == Some(500)).collect();
+    let (first, second): (Vec<usize>, Vec<usize>) = (turns(&["KV_keys"]), turns(&["KV_other", "KV_keys"]));
+    assert_eq!((first, second), (vec![0, 10, 20], vec![1, 11, 21]));
+}
+
 /// A server that has just become the leader may not know yet of all streams.
 #[test]
 fn a_stream_is_made_again_once_it_has_been_missing_for_two_seconds() {

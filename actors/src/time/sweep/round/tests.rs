@@ -88,6 +88,18 @@ fn records_are_suspects_once_their_time_or_their_lease_is_long_over_and_others_n
     assert_eq!(names(141), ("waits".to_owned(), "runs".to_owned()), "its lease and the grace are over");
 }
 
+/// Given a page with more suspects than a round looks at, then the next round goes on with the first of the others.
+#[test]
+fn no_suspect_is_left_out_because_there_are_many() {
+    let mut suspects = Suspects::default();
+    let page = |runs: usize| (1..=runs as u64).map(|at| (waiting(&format!("r{at}")), at)).collect();
+    suspects.take_in(page(LOOKS), LEASE, at(1_000));
+    assert_eq!(suspects.next_waiting(), None);
+    let mut suspects = Suspects::default();
+    suspects.take_in(page(3 * LOOKS), LEASE, at(1_000));
+    assert_eq!(suspects.next_waiting(), Some(LOOKS as u64 + 1));
+}
+
 /// Either sort of suspects costs a few questions each, so either ends the round.
 #[test]
 fn a_round_counts_the_sort_of_suspects_of_which_there_are_more() {
