@@ -1,9 +1,11 @@
 //! What waits is shown: where, in which state, for what, and since when.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_harness::{EventName, NodeBuilder, Reply, World, eventually};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::cli::say;
 use crate::{WITHIN, served_by, workers, world};
@@ -430,6 +432,50 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
     assert!(puts.clone().any(|entry| entry["request"]["queue"] == "bulk"), "{audit}");
     world.history(&first, Vec::new()).await.assert_sound();
     assert!(a.stop().await.success());
+}
+
+/// Given a queue with two jobs at work, when it is put anew, and one of them then fails and is due again within a
+/// second, then it is tried again while the other one still works.
+#[tokio::test]
+async fn a_short_retry_of_a_queue_that_is_put_anew_does_not_wait_for_its_other_jobs() {
+    let world = world().await;
+    let soon = "backoff = { base = '500ms', factor = 1.0, max = '500ms', jitter = 'none' }";
+    let node = node(&world).with("types.twice", &served_by("remote", soon)).start().await;
+    let put = async |concurrency: usize| {
+        world.try_request("_all", "queues.put", json!({"queue": "bulk", "concurrency": concurrency})).await.unwrap();
+        eventually("the workers of the queue as it was put", WITHIN, async || {
+            let listed = world.request("queues.list", json!({"queue": "bulk"})).await;
+            if listed["queues"][0]["concurrency"] == concurrency { Ok(()) } else { Err(listed) }
+        })
+        .await;
+    };
+    put(2).await;
+    let go = Arc::new(Notify::new());
+    let fails = Arc::clone(&go);
+    let handler = world.handler("twice").start(move |job| {
+        let fails = Arc::clone(&fails);
+        async move {
+            if job.attempt > 1 {
+                return Reply::json(json!("done"));
+            }
+            fails.notified().await;
+            Reply::error(500, "not yet")
+        }
+    });
+    let handler = handler.await;
+    let mut events = world.live_events("default").await;
+    let lasting = world.publish("sleep").queue("bulk").json(json!({"ms": 600_000})).await;
+    events.until_published("started", &lasting).await;
+    let twice = world.publish("twice").queue("bulk").json(json!({})).await;
+    handler.called(1).await;
+
+    put(3).await;
+    go.notify_one();
+    let end = world.wait(&twice).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
+    runs(&world, &lasting).await;
+    world.request("runs.cancel", json!({"run_id": lasting})).await;
+    assert!(node.stop().await.success());
 }
 
 /// What cannot be put is refused with the field and its bounds.

@@ -4,6 +4,8 @@
 //! a job that cannot be read. Each way gives the attempt that begins, or the [`Disposition`] of its delivery, which is
 //! carried out here and nowhere else.
 
+use std::sync::Arc;
+
 use longshore_backbone::Error;
 use longshore_backbone::cancels::CONFIRM_TIMEOUT;
 use longshore_backbone::records::{Found, Written};
@@ -157,17 +159,19 @@ async fn may_claim_on<P: Ports>(ports: &P, Assignment { job, arrival, .. }: &Ass
 }
 
 /// A job of a client's own publish joins its batch before anything of its run is stored, if its chain is sound. Returns
-/// why it may not be run.
-async fn join<P: Ports>(ports: &P, assignment: &Assignment) -> Result<Option<String>, Error> {
-    let job = &assignment.job;
+/// why it may not be run. A job that its batch refuses ends as no member of it, also if such a batch is created later.
+async fn join<P: Ports>(ports: &P, assignment: &mut Assignment) -> Result<Option<String>, Error> {
     if assignment.arrival.seal.is_none()
-        && let Some(reason) = chain::undeclared(ports, job).await?
+        && let Some(reason) = chain::undeclared(ports, &assignment.job).await?
     {
         return Ok(Some(reason));
     }
     let Some(batch) = assignment.joins() else { return Ok(None) };
-    let joined = ports.server().join_batch(job, batch).await?;
-    Ok(joined.err().map(|reason| format!("header Longshore-Batch-Id: {reason}")))
+    let Err(reason) = ports.server().join_batch(&assignment.job, batch).await? else { return Ok(None) };
+    if let Some(options) = &mut Arc::make_mut(&mut assignment.job).options {
+        options.batch = None;
+    }
+    Ok(Some(format!("header Longshore-Batch-Id: {reason}")))
 }
 
 struct Base {
@@ -246,7 +250,10 @@ async fn write_claim<P: Ports>(
         }
         Ok(Written::Lost(found)) => Ok(Err(found)),
         Err(error) => {
-            ports.unclear_claims().remember(&attempt_state.run.token);
+            // What the server refused is not stored: a full bucket refuses one claim after the other.
+            if !matches!(error, Error::Refused { .. }) {
+                ports.unclear_claims().remember(&attempt_state.run.token);
+            }
             Err(Disposition::PutOff(error))
         }
     }

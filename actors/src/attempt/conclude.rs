@@ -162,7 +162,9 @@ fn write_up<P: Ports>(
     if ends_attempt {
         count_attempt(ports, &run, is_counted);
     }
+    // After an unclear write its record may be stored, and says that it runs.
     let nothing_kept = !is_stored
+        && unclear.is_none()
         && run.state == RunState::Completed
         && run.attempts.len() == 1
         && ports.policy(&job).history == History::Failures;

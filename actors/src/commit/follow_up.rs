@@ -12,7 +12,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::{EndLog, State};
 use longshore_domain::{ErrorKind, Run, RunId};
 
-use crate::commit::{AfterCommit, Commit, chain, keys};
+use crate::commit::{AfterCommit, Commit, InFlightPermit, chain, keys};
 use crate::metrics::Metrics;
 use crate::ports::encode::Author;
 use crate::ports::{RunPorts, Server};
@@ -23,6 +23,9 @@ use crate::runtime::log_run::{About, log_run};
 /// up to eight times as long. An election lasts no longer than that, and what waits here keeps its place among the
 /// commits.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// How long a delivery that made room stays away at first; twice as long each time, up to about a minute: a stream may
+/// be full for hours.
+const AWAY_FOR: Duration = Duration::from_secs(1);
 /// Thousands of commits may wait for one stream without a leader.
 static TRIED_AGAIN: Rarely = Rarely::once_in(Duration::from_secs(1));
 
@@ -86,6 +89,21 @@ async fn again_later<S: Server>(server: &S, commit: &Commit, what: &str, turn: u
         log_run!(warn, commit.about(), times, "{what}, trying again: {}", error.with_causes());
     }
     server.pause(AGAIN_AFTER * (1 << turn.min(3))).await;
+}
+
+/// Whether a commit is to make room for others, as a full stream refuses its step. Not one without a delivery: nothing
+/// would carry it out later. Nor one with a permit to be parked: these are few, and show the node when there is room.
+fn makes_room(commit: &Commit, error: &Error) -> bool {
+    let are_many = commit.in_flight.as_ref().is_some_and(InFlightPermit::is_one_of_many);
+    are_many && error.is_stream_full() && commit.park.is_none() && matches!(commit.after, AfterCommit::Ack(_))
+}
+
+/// Gives up the place of such a commit: its delivery comes again, finds the decision in the record and carries it out.
+async fn make_room<S: Server>(server: &S, commit: Box<Commit>) {
+    let deliveries = commit.arrival.as_ref().map_or(1, |arrival| arrival.holding.delivery);
+    if let Some(ack_token) = commit.after.into_ack_token() {
+        server.nak_after(ack_token, AWAY_FOR * (1u32 << deliveries.saturating_sub(1).min(6))).await;
+    }
 }
 
 /// Whether the commit may overwrite a record that was written since it read it, or that it never read. It may if
@@ -204,6 +222,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
         };
         match written {
             Ok(()) => break,
+            Err(error) if makes_room(&commit, &error) => return make_room(server, commit).await,
             Err(error) => again_later(server, &commit, doing(commit.follow_up), turn, &error).await,
         }
     }
@@ -214,6 +233,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
             Ok(()) => break,
             // What nodes did not write there is left alone.
             Err(error) if error.unreadable_at().is_some() => break,
+            Err(error) if makes_room(&commit, &error) => return make_room(server, commit).await,
             Err(error) => again_later(server, &commit, "cannot leave its key or batch", turn, &error).await,
         }
     }

@@ -40,6 +40,9 @@ use crate::runtime::log_run::About;
 use crate::runtime::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer, context};
 
+/// With more commits than this in flight, those that a full stream refuses make room: half are left to all others.
+const MANY: usize = committer::IN_FLIGHT / 2;
+
 /// The job as it was published; a schedule or a dead letter carries it on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PublishedJob {
@@ -121,6 +124,10 @@ impl InFlightPermit {
     pub(crate) fn taken(of: &Arc<AtomicUsize>) -> Self {
         of.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(of))
+    }
+
+    fn is_one_of_many(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > MANY
     }
 }
 

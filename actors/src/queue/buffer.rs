@@ -226,11 +226,13 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, self.lease));
     }
 
-    /// Has each job claim its run before it starts: the server may have given it to another node, or to this one twice.
-    pub(crate) fn claim_all(&self) {
+    /// Has each job claim its run before it starts, those that are about to come here included: the server may have
+    /// given it to another node, or to this one twice.
+    pub(crate) fn claim_all(&self, coming: &mut [Arrived]) {
         let mut jobs = self.jobs();
         let Jobs { merge, blocked, .. } = &mut *jobs;
-        for assignment in merge.iter_mut().chain(blocked.iter_mut()) {
+        let coming = coming.iter_mut().map(|arrived| &mut arrived.assignment);
+        for assignment in merge.iter_mut().chain(blocked.iter_mut()).chain(coming) {
             if matches!(assignment.start, Start::Unread { .. }) {
                 assignment.start = Start::Claim;
             }

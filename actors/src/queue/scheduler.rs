@@ -15,6 +15,7 @@ use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::QueueLane;
 use longshore_domain::freshness::Freshness;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::node_ports::NodePorts;
@@ -75,14 +76,15 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<SchedulerMessage>)
     let (queue, backbone) = (Arc::clone(&part.queue), part.ports.backbone.clone());
     // What buffered jobs may wait for.
     let gate_news = &queue.buffer.gates.news;
+    let lease = backbone.storage().lease;
     let mut again = queue.again.lock().await;
     if queue.is_closing() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
         queue.buffer.clear(Instant::now());
-        return closed(mailbox).await;
+        return closed(mailbox, &mut again, lease).await;
     }
     // No delivery can be older than the subscription.
-    let freshness = Freshness::new(Instant::now(), backbone.storage().lease);
+    let freshness = Freshness::new(Instant::now(), lease);
     let puller = Puller::of_queue(&backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
     queue.buffer.clear(Instant::now());
@@ -123,7 +125,7 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<SchedulerMessage>)
             WokenBy::Message(SchedulerMessage::Drain(done)) => {
                 scheduler.close().await;
                 let _ = done.send(());
-                return closed(mailbox).await;
+                return closed(mailbox, &mut again, lease).await;
             }
         }
         known = gate_news.count();
@@ -133,12 +135,20 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<SchedulerMessage>)
     }
 }
 
-/// The node drains, and this queue's lanes are closed. The node ends its children itself; a loop that returned would be
-/// started again.
-async fn closed(mut mailbox: Mailbox<SchedulerMessage>) -> LoopEnd {
+/// The node drains, or serves the queue otherwise, and this queue's lanes are closed. The node ends its children
+/// itself; a loop that returned would be started again. Jobs that are still at work may fail: their short retries are
+/// returned, as nobody here begins them any more, and their leases would be renewed for as long as the others work.
+async fn closed(
+    mut mailbox: Mailbox<SchedulerMessage>,
+    again: &mut UnboundedReceiver<Assignment>,
+    lease: Duration,
+) -> LoopEnd {
     loop {
-        if let SchedulerMessage::Drain(done) = mailbox.next().await {
-            let _ = done.send(());
+        tokio::select! {
+            message = mailbox.next() => if let SchedulerMessage::Drain(done) = message {
+                let _ = done.send(());
+            },
+            Some(assignment) = again.recv() => assignment.return_or_abandon(Instant::now(), lease),
         }
     }
 }
@@ -178,6 +188,8 @@ impl Scheduler {
             let now = Instant::now();
             // A lane to which something has gone back can be pulled from again.
             let mut any = self.returning.poll(context);
+            // Before what a server that was started again delivers: its marks are not known yet.
+            any |= self.begins_anew(now);
             self.marks.poll(context);
             for _ in 0..MAX_BATCH {
                 match self.puller.poll(context, self.freshness.since(), now) {
@@ -216,9 +228,23 @@ impl Scheduler {
         if std::mem::replace(&mut self.epochs[lane], epoch) != epoch {
             self.marks.leader_may_be_new(lane);
             if !self.ports.backbone.has_one_server() {
-                self.queue.buffer.claim_all();
+                self.queue.buffer.claim_all(&mut self.fresh);
             }
         }
+    }
+
+    /// If the connection was made anew, the server may have forgotten our pulls and the deliveries it gave us: both are
+    /// asked for anew. Says whether it was.
+    fn begins_anew(&mut self, now: Instant) -> bool {
+        if !self.puller.reconnected() {
+            return false;
+        }
+        self.queue.buffer.forget_deliveries(now);
+        self.marks.server_is_new();
+        self.puller.forget_pulls();
+        self.freshness.forget();
+        (0..self.puller.lanes()).for_each(|lane| self.word(lane));
+        true
     }
 
     /// Sends a probe of how fresh the deliveries are, if it is time.
@@ -231,7 +257,7 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery, now: Instant) {
         if self.marks.is_repeated(lane, &delivery.holding) {
             // Its job may be here, and begin in this moment without a claim: only later can it be distinguished.
-            self.queue.buffer.claim_all();
+            self.queue.buffer.claim_all(&mut self.fresh);
             self.repeated.push(delivery.ack_token);
             return;
         }
@@ -262,16 +288,10 @@ impl Scheduler {
         for (lane, ack_tokens) in self.queue.buffer.give_back(now) {
             self.returning.begin(&self.ports.backbone, lane, ack_tokens);
         }
-        if self.puller.reconnected() {
-            // The server may have forgotten our pulls and the deliveries it gave us: both are asked for anew.
-            self.queue.buffer.forget_deliveries(now);
-            self.marks.server_is_new();
-            self.puller.forget_pulls();
-            self.freshness.forget();
-        } else if self.puller.forget_silent(now) > 0 {
+        if !self.begins_anew(now) && self.puller.forget_silent(now) > 0 {
             tracing::debug!(queue = %self.queue.name, "pulls went unheard, asking again");
+            (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         }
-        (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
         for (lane, silent) in LANES.into_iter().zip(self.puller.silences(now)) {
             self.ports.metrics.pull_silence.with_label_values(&[labels[0], lane]).set(silent.as_secs_f64());

@@ -20,6 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
@@ -30,6 +31,10 @@ use crate::settings::Connection;
 
 /// How long either side may take until the library has said who it is.
 const GREETING_WITHIN: Duration = Duration::from_secs(5);
+/// A first line that is longer is no server's and not the library's. Servers take lines of 4 KiB by default.
+const FIRST_LINE_MAX: usize = 64 << 10;
+/// Connections that have not named the secret yet; further ones wait until they are accepted.
+const UNADMITTED: usize = 64;
 /// A process that stood still for as long as the shortest lease may have lost those of its jobs: what the library wrote
 /// before is not passed on any more, or a handler would be called for a job that is another node's by now.
 const STOOD_STILL: Duration = Duration::from_secs(1);
@@ -105,14 +110,17 @@ fn near(connection: &Connection, url: String) -> Connection {
 
 impl ServerProxy {
     async fn listen(self: Arc<Self>, listener: TcpListener) {
+        let unadmitted = Arc::new(Semaphore::new(UNADMITTED));
         loop {
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&unadmitted).acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((near, _)) => {
                     let filter = Arc::clone(&self);
                     tokio::spawn(async move {
                         // The library sees that the connection has ended, and tries again; the other connections of
                         // the node say why there is none.
-                        if let Err(error) = filter.relay(near).await {
+                        if let Err(error) = filter.relay(near, permit).await {
                             tracing::debug!("a connection to NATS ended: {error}");
                         }
                     });
@@ -123,7 +131,7 @@ impl ServerProxy {
         }
     }
 
-    async fn relay(&self, mut near: TcpStream) -> Result<(), Cause> {
+    async fn relay(&self, mut near: TcpStream, unadmitted: OwnedSemaphorePermit) -> Result<(), Cause> {
         near.set_nodelay(true)?;
         let (near, far, mut frames) = tokio::time::timeout(GREETING_WITHIN, async {
             let Greeted { mut far, info, frames } = self.dial().await?;
@@ -137,6 +145,7 @@ impl ServerProxy {
             Ok::<_, Cause>((near, far, frames))
         })
         .await??;
+        drop(unadmitted);
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), tokio::io::split(far));
         let awake = Awake(Mutex::new(Instant::now()));
         tokio::select! {
@@ -234,9 +243,14 @@ fn is_tls_required(info: &[u8]) -> bool {
 
 /// Reads until the first line is there; returns where it ends.
 async fn read_line(from: &mut TcpStream, said: &mut BytesMut) -> Result<usize, Cause> {
+    let mut searched = 0;
     loop {
-        if let Some(end) = line_end(said) {
-            return Ok(end);
+        if let Some(end) = line_end(&said[searched..]) {
+            return Ok(searched + end);
+        }
+        searched = said.len();
+        if searched > FIRST_LINE_MAX {
+            return Err("its first line does not end".into());
         }
         if from.read_buf(said).await? == 0 {
             return Err("it was closed at once".into());
@@ -282,4 +296,26 @@ fn tls(connection: &Connection) -> Result<rustls::ClientConfig, Cause> {
         }
         _ => tls.with_no_client_auth(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read as the first line of somebody who says this and then ends the connection; or why it is not read.
+    async fn first_line(says: Vec<u8>) -> Result<usize, String> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut near, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move { stranger.write_all(&says).await });
+        read_line(&mut near, &mut BytesMut::new()).await.map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_stranger_whose_first_line_does_not_end_is_cut_off() {
+        assert_eq!(first_line(b"CONNECT {}\r\nPING\r\n".to_vec()).await, Ok(12));
+        assert_eq!(first_line([vec![b' '; FIRST_LINE_MAX - 1], b"\nPING".to_vec()].concat()).await, Ok(FIRST_LINE_MAX));
+        assert_eq!(first_line(vec![b' '; 1 << 20]).await, Err("its first line does not end".to_owned()));
+        assert_eq!(first_line(b"CONNECT".to_vec()).await, Err("it was closed at once".to_owned()));
+    }
 }

@@ -117,6 +117,13 @@ impl Custody {
         *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(inbox.to_owned());
     }
 
+    /// The puller of this inbox reads it no longer: a marker there would be waited for in vain. Another puller may have
+    /// followed it.
+    pub(crate) fn left_by(&self, inbox: &str) {
+        let mut pulled_by = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        pulled_by.take_if(|last| *last == inbox);
+    }
+
     /// Notes that the puller has read everything before this marker.
     pub(crate) fn read_up_to(&self, mark: u64) {
         self.read.send_modify(|read| *read = mark.max(*read));
@@ -213,5 +220,24 @@ pub(crate) async fn nak_dropped(jobs: Link, mut returned: UnboundedReceiver<Subj
     while let Some(reply) = returned.recv().await {
         let how = if outlasts.load(Ordering::Relaxed) { NAK_THAT_OUTLASTS } else { NAK };
         jobs.publish(reply, Bytes::from_static(how)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Given a puller whose place another one has taken, when the first one ends, then the second one is asked what it
+    /// has read; when that ends as well, then nobody is, and the node answers at once.
+    #[test]
+    fn only_a_puller_that_still_reads_is_waited_for() {
+        let custody = Custody::new(tokio::sync::mpsc::unbounded_channel().0);
+        let waits_for = || custody.inbox.lock().unwrap().clone();
+        custody.pulled_by("first");
+        custody.pulled_by("second");
+        custody.left_by("first");
+        assert_eq!(waits_for().as_deref(), Some("second"));
+        custody.left_by("second");
+        assert_eq!(waits_for(), None);
     }
 }

@@ -315,3 +315,9 @@ impl Puller {
         Some(lane)
     }
 }
+
+impl Drop for Puller {
+    fn drop(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.custody.left_by(&self.inbox));
+    }
+}

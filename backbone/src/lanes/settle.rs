@@ -14,7 +14,7 @@ use crate::lanes::poison;
 
 impl Backbone {
     /// Acknowledges a job: the last step of its way. Not confirmed: if the acknowledgement is lost, the server only
-    /// redelivers the job, and the record answers that delivery.
+    /// redelivers the job, and the record answers that delivery; a job whose type keeps none may run again.
     pub async fn ack(&self, ack_token: AckToken) {
         let deletes_copy = ack_token.deletes_copy();
         match (ack_token.into_ack(), deletes_copy) {

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longshore_domain::run::Step;
-use longshore_domain::{Queue, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw::Raw;
-use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request::{self, Over, Stored};
 use crate::wire::json::any_json;
 
 /// Maximum bytes of a result. It must also fit into a message ([`Backbone::max_in_answer`]).
 pub const RESULT_MAX: usize = 512 << 10;
+/// Most bytes of a step's name.
+const NAME_MAX: usize = 64;
 
 /// What a handler says of a step: the body of the signals `step-get`, without a result, and `step-put`, with one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -63,7 +64,10 @@ impl StepCall {
     /// # Errors
     /// Names the field that is out of bounds.
     pub fn check(&self) -> Result<(), String> {
-        Queue::parse(&self.name).map_err(|error| format!("name: {}", error.reason))?;
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if !(1..=NAME_MAX).contains(&self.name.len()) || !self.name.bytes().all(is_part) {
+            return Err(format!("name: has not 1 to {NAME_MAX} of A-Z a-z 0-9 _ -"));
+        }
         match &self.result {
             _ if self.n == 0 => Err("n: counts from 1".to_owned()),
             Some(result) if result.get().len() > RESULT_MAX => {
@@ -129,14 +133,12 @@ impl Backbone {
             Ok(_) => return Ok(StepStored::Stored),
             Err(error) => error,
         };
-        let is_taken =
-            matches!(&error, Error::Refused { code, .. } if [WRONG_SEQUENCE, WRITE_IN_FLIGHT].contains(code));
         match self.step(tenant, run, call).await {
             Ok(Some(found)) if found.attempt == result.attempt && found.result.get() == result.result.get() => {
                 Ok(StepStored::Stored)
             }
             Ok(Some(_)) => Ok(StepStored::Taken),
-            _ if is_taken => Ok(StepStored::Taken),
+            // A refusal alone says nothing: what is stored, or still being written, may be an earlier try of this call.
             _ => Err(error),
         }
     }
@@ -179,7 +181,7 @@ mod tests {
         let missing = StepCall::read(br#"{"name":"charge","n":1}"#, true).unwrap_err();
         assert_eq!(missing, "result: is missing");
         assert!(StepCall::read(br#"{"name":"charge","n":1,"result":1}"#, false).is_err());
-        assert_eq!(read(r#"{"name":"charge","n":1}"#), Ok(None));
+        assert_eq!(read(r#"{"name":"_charge","n":1}"#), Ok(None));
         assert_eq!(read(r#"{"name":"charge","n":2,"result":null}"#), Ok(Some("null".to_owned())));
         assert_eq!(read(r#"{"name":"charge","n":0}"#).unwrap_err(), "n: counts from 1");
         for wrong in ["", "[]", r#"{"n":1}"#, r#"{"name":"a"}"#, r#"{"name":"a","n":1,"x":1}"#] {

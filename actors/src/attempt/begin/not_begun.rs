@@ -63,6 +63,7 @@ fn again<P: Ports>(ports: &P, assignment: &Assignment, run: Box<Run>, verdict: V
         _ => ports.server().published_at_redelivery(&run),
     };
     let mut commit = Commit::of_stored(run, assignment.payload.clone(), published, ports.author());
+    commit.arrival = Some(assignment.arrival.clone());
     commit.follow_up = follow_up;
     commit.next = chain::next(ports, &commit.run, &commit.payload);
     commit.line = line::of(ports.policies(), &assignment.job).map(Box::new);

@@ -23,8 +23,9 @@ pub(super) const UNPROVEN: &str =
 /// Makes a dead letter of a job that cannot be read, or that says of itself what only nodes may say, without proof.
 ///
 /// The dead letter gets the id that the job names if that id has no record, else the id derived from the job's position
-/// in its lane. A job that claims to be sent by a node never gets the id that it names. The job may be a dead letter
-/// already: by a node that died before it acknowledged.
+/// in its lane. A job that claims to be sent by a node never gets the id that it names; one from the lane of returned
+/// jobs gets the derived id with its time. The job may be a dead letter already: by a node that died before it
+/// acknowledged.
 pub(super) async fn unreadable<P: Ports>(
     ports: &P,
     assignment: &mut Assignment,
@@ -32,7 +33,10 @@ pub(super) async fn unreadable<P: Ports>(
 ) -> Result<AttemptState, Disposition> {
     let is_forged = assignment.arrival.seal.is_some();
     assignment.arrival = as_bare(assignment.arrival.clone());
-    for run_id in assignment.ids().into_iter().skip(usize::from(is_forged)) {
+    // Sequences of the lane of returned jobs are not those of the lane that a derived id names.
+    let is_returned = assignment.is_returned;
+    let ids = assignment.ids().into_iter().skip(usize::from(is_forged));
+    for run_id in ids.filter(|run_id| !is_returned || run_id.as_derived().is_none()) {
         assignment.rename(run_id);
         let found = ports.server().read_record(&assignment.job.tenant, &assignment.job.run_id).await?;
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);

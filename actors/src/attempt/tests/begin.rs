@@ -308,6 +308,23 @@ fn a_moved_job_that_no_record_proves_is_left_alone_while_it_is_young_and_refused
     }
 }
 
+/// Given a job that was taken back and that no record proves, when it is refused, then the run keeps its record whose
+/// job has the same number in another lane.
+#[test]
+fn an_unproven_job_that_was_taken_back_does_not_touch_the_run_of_its_number() {
+    let mut scene = Scene::new();
+    let theirs = Run { origin: at(-500), ..scene.running() };
+    scene.server.has_record(after(theirs, Settlement::Complete(RunResult::None)));
+    scene.server.pass(LEASE);
+    let mut unproven = moved(&mut scene, Some("forged"), (1, 2, 0));
+    unproven.is_returned = true;
+    assert!(scene.node.begins(unproven).is_none());
+    let sent = scene.node.sent();
+    assert!(sent[0].starts_with("record of main-p5-7-at-") && sent[0].ends_with(" dead 1/0"), "{sent:?}");
+    assert_eq!(sent[1..], ["live dlq", "log dlq", "dead letter", "ack 7"]);
+    assert_eq!(scene.server.run(RUN).state, RunState::Completed);
+}
+
 #[test]
 fn a_record_that_is_older_than_the_job_is_not_believed() {
     let mut scene = Scene::new();
@@ -418,6 +435,16 @@ fn a_record_that_cannot_be_read_or_written_returns_the_job() {
             assert!(begun.is_none() && sent.last().unwrap() == "nak 7 after 100 ms", "{what}, {fault:?}: {sent:?}");
             assert_eq!(scene.server.find(RUN).is_some(), (call, fault) == (1, Fault::AnswerLost));
         }
+    }
+}
+
+#[test]
+fn a_claim_is_remembered_as_unclear_if_it_was_not_answered_and_not_if_it_was_refused() {
+    for (fault, is_unclear) in [(Fault::Lost, true), (Fault::Full, false)] {
+        let mut scene = Scene::new();
+        scene.server.breaks(1, fault);
+        assert!(scene.begins().0.is_none() && scene.server.is_broken());
+        assert_eq!(scene.node.unclear_claims.take(&"wn1-1".into()), is_unclear, "{fault:?}");
     }
 }
 

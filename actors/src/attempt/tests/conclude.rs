@@ -129,6 +129,14 @@ fn a_type_that_keeps_its_failures_alone_stores_nothing_of_a_run_that_completes_a
     let tenant = longshore_domain::Tenant::default_tenant();
     assert!(scene.server.find(RUN).is_none() && scene.node.unstored_ends.find(&tenant, &id(RUN)).is_some());
 
+    // The record that says that it runs may be stored, though its node got no answer.
+    let mut scene = Scene::new();
+    scene.node.policies.default_type.history = History::Failures;
+    let mut running = scene.runs();
+    scene.server.has_record(Run { token: "wn1-77".into(), ..(*running.attempt_state.run).clone() });
+    running.attempt_state.unclear = Some("wn1-77".into());
+    assert_eq!(scene.ends(running, completed())[0], "record completed 1/1");
+
     for (outcome, state) in [(completed(), "completed"), (failed_for(LONG), "retrying")] {
         let mut scene = Scene::new();
         scene.node.policies.default_type.history = History::Failures;

@@ -1,5 +1,8 @@
 //! What is written after a commit's events, in which order, and what the failure of one step leads to.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use longshore_backbone::claims::Claim;
 use longshore_backbone::fingerprint::Fingerprint;
 
@@ -17,7 +20,7 @@ use super::node::read_event;
 use super::server::{Fault, RUN, SEQUENCE, at};
 use crate::attempt::assignment::Assignment;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{AfterCommit, Commit, PublishedJob, keys};
+use crate::commit::{AfterCommit, Commit, InFlightPermit, PublishedJob, keys};
 use crate::ports::RunPorts as _;
 use futures_util::FutureExt as _;
 
@@ -131,6 +134,28 @@ fn a_step_that_is_not_confirmed_is_repeated_before_the_next_one() {
             assert_eq!(has_repeated, is_write && fault == Fault::AnswerLost, "call {call}, {fault:?}");
         }
     }
+}
+
+/// Given a full stream, when it refuses a step of a commit, then the step is repeated; with half of the places in
+/// flight taken, the job comes again for it later instead, so that other jobs go on.
+#[test]
+fn what_a_full_stream_refuses_is_put_off_once_half_of_the_places_are_taken() {
+    let ends = |others: usize, delivery: u64, call: u32| {
+        let mut scene = Scene::new();
+        let run = scene.dead_with_a_key();
+        let mut commit = scene.published(run);
+        let in_flight = Arc::new(AtomicUsize::new(others));
+        commit.in_flight = Some(InFlightPermit::taken(&in_flight));
+        commit.arrival.as_mut().unwrap().holding.delivery = delivery;
+        scene.server.breaks(call, Fault::Full);
+        assert!(scene.follows(commit));
+        assert_eq!(in_flight.load(Ordering::Relaxed), others, "its place is free");
+        scene.node.sent()
+    };
+    assert_eq!(ends(2_047, 1, 0), ["dead letter", "claim k for main-p5-7, given back", "ack 7"]);
+    assert_eq!(ends(2_048, 1, 0), ["nak 7 after 1000 ms"]);
+    assert_eq!(ends(2_048, 99, 0), ["nak 7 after 64000 ms"], "later each time");
+    assert_eq!(ends(2_048, 1, 3), ["dead letter", "nak 7 after 1000 ms"], "its key is still to be given back");
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(super) enum Fault {
     Lost,
     /// What it meets is not what nodes write.
     Unreadable,
+    /// Its stream takes no more.
+    Full,
     /// It takes effect, but its sender learns that it got no answer.
     AnswerLost,
     /// Its sender dies before it.
@@ -293,6 +295,10 @@ impl MemoryServer {
             Some(Fault::Unreadable) => {
                 let (subject, value) = ("x".to_owned(), Bytes::from_static(b"{}"));
                 Err(Error::Unreadable { subject, revision: 7, value, source: "no record".into() })
+            }
+            Some(Fault::Full) => {
+                let (subject, description) = ("x".to_owned(), "maximum bytes exceeded".to_owned());
+                Err(Error::Refused { subject, code: 10_077, description })
             }
             Some(Fault::AnswerLost) => {
                 act();

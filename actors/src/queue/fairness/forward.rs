@@ -5,7 +5,8 @@
 //! has it and none will, and the job goes on as if a worker had got the message and parked it
 //! ([`crate::attempt::begin`]): the record is written, then the events, then the job is published into the lane of
 //! returned jobs; the copy is deleted last. So the job is begun once, whatever its run's record was and however long
-//! any step takes.
+//! any step takes. This rests on the record of a job that was delivered meanwhile: one whose type keeps none of quick
+//! successes may be begun again if the node dies between copy and deletion.
 //!
 //! A copy that is left over is gone on with by whichever node moves jobs then. If its message is still in the lane and
 //! was delivered meanwhile, the delivery goes first; if the message is gone and may have been delivered, the copy waits

@@ -34,6 +34,9 @@ const READ_AHEAD: usize = 512;
 const READ_AHEAD_BYTES: usize = 2 << 20;
 /// Beyond so many bytes of all kinds, what was read ahead is forgotten and read again.
 const AHEAD_BYTES: usize = 32 << 20;
+/// What was read ahead before that is read again: other nodes may have taken it back, and the server drops a second
+/// return of the same job for two minutes alone.
+pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Kinds whose messages are read ahead.
 pub(super) const KINDS: usize = 256;
 /// Kinds that are read at once.
@@ -95,16 +98,26 @@ pub(super) struct Ahead<T> {
     /// Of each priority, the sequence from which the next ones are read, and how many are here.
     of: BTreeMap<Priority, (u64, usize)>,
     pub(super) bytes: usize,
+    /// When reading them began.
+    read_at: Option<Instant>,
     sought: Sought,
 }
 
 impl<T> Default for Ahead<T> {
     fn default() -> Self {
-        Self { jobs: BTreeMap::new(), of: BTreeMap::new(), bytes: 0, sought: Sought::new() }
+        Self { jobs: BTreeMap::new(), of: BTreeMap::new(), bytes: 0, read_at: None, sought: Sought::new() }
     }
 }
 
 impl<T> Ahead<T> {
+    /// Forgets what was read too long ago, as more is about to be read.
+    pub(super) fn forget_old(&mut self, now: Instant) {
+        let read_at = *self.read_at.get_or_insert(now);
+        if now.saturating_duration_since(read_at) > READ_AGAIN_AFTER {
+            *self = Self { read_at: Some(now), ..Self::default() };
+        }
+    }
+
     /// From where on the next ones of a priority are read, if any are to be: some of each, so that the first in order
     /// is among them.
     pub(super) fn reads_from(&self, priority: Priority) -> Option<u64> {
@@ -292,6 +305,7 @@ async fn bring_kind_back<P: ParkedPorts>(
     if !ports.is_open(&kind).await? {
         return Ok(Some((kind, ahead)));
     }
+    ahead.forget_old(ports.instant());
     read_ahead(ports, &kind, &parked.priorities, &mut ahead).await?;
     if ahead.jobs.is_empty() {
         // Nothing is left beyond the last read: the jobs left over then are gone, or parked again. The next read begins

@@ -4,7 +4,7 @@ use longshore_backbone::Headers;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::{JobType, Run, Tenant};
 
-use super::rounds::{Ahead, KINDS, NextLook, SHORT_LOOK_EVERY, next_round, until_next};
+use super::rounds::{Ahead, KINDS, NextLook, READ_AGAIN_AFTER, SHORT_LOOK_EVERY, next_round, until_next};
 use super::*;
 use crate::queue::blocked::wanted::Want;
 use crate::runtime::park_permits::Position;
@@ -90,6 +90,18 @@ fn some_of_each_priority_are_read_ahead_until_there_are_enough_or_too_many_bytes
     assert_eq!(large.reads_from(five), None);
     assert!(large.take_first_before(None).is_some());
     assert_eq!(large.reads_from(five), Some(3), "what was taken back makes room, and is not read again");
+}
+
+/// Given jobs that were read ahead, when they were not taken back within a minute, then they are read again: another
+/// node may have done so.
+#[test]
+fn what_was_read_ahead_long_ago_is_read_again() {
+    let (mut jobs, start) = (ahead([(5, parked(7, 7, 0, 0))]), Instant::now());
+    jobs.forget_old(start);
+    jobs.forget_old(start + READ_AGAIN_AFTER);
+    assert_eq!(jobs.reads_from(Priority::DEFAULT), Some(8), "it was read a minute ago");
+    jobs.forget_old(start + READ_AGAIN_AFTER + Duration::from_millis(1));
+    assert_eq!((jobs.reads_from(Priority::DEFAULT), take_all(&mut jobs, None)), (Some(1), vec![]));
 }
 
 /// Given more kinds than one round takes, when rounds follow each other, then every kind has its turn before any has a

@@ -9,6 +9,7 @@ use longshore_domain::{JobOptions, Queue, QueueLane, Timestamp};
 
 use super::scene::{Incoming, LEASE, Scene, job, number, returned};
 use crate::attempt::assignment::Start;
+use crate::queue::buffer::Arrived;
 
 fn scene() -> Scene {
     Scene::new(QueuePolicy::default())
@@ -165,7 +166,9 @@ async fn once_the_server_may_have_given_jobs_to_others_each_is_claimed_before_it
     assert_eq!(number(&first(&scene)), 3);
     scene.arrive([job("here", 5, 4)]);
     scene.comes_again(&job("here", 5, 5));
-    scene.buffer().claim_all();
+    let mut coming = [Arrived { lane: 4, behind: 0, assignment: scene.read(&job("here", 5, 7)) }];
+    scene.buffer().claim_all(&mut coming);
+    assert!(matches!(coming[0].assignment.start, Start::Claim), "also one that was read and is about to arrive");
     drop(running);
     let starts: Vec<_> = (0..3).map(|_| first(&scene)).collect();
     assert_eq!(starts.iter().map(|job| number(job)).collect::<Vec<_>>(), [2, 4, 5]);

@@ -49,7 +49,7 @@ pub(super) struct Fields {
     /// Not before this time.
     #[schemars(with = "Option<Timestamp>")]
     pub(super) since: Option<String>,
-    /// Before this time.
+    /// Not after this time.
     #[schemars(with = "Option<Timestamp>")]
     pub(super) until: Option<String>,
     /// All of them, where no filter is given.

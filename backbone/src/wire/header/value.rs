@@ -70,9 +70,10 @@ pub(crate) fn positive(value: &str) -> Result<Duration, String> {
     span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
 }
 
-/// How long a message is stored, as the server is asked for it: in whole seconds, one at least.
+/// How long a message is stored, as the server is asked for it: in whole seconds, rounded up, and one at least.
 pub(crate) fn ttl(lasts: Duration) -> String {
-    format!("{}s", lasts.as_secs().max(1))
+    let begun = u64::from(lasts.subsec_nanos() > 0);
+    format!("{}s", lasts.as_secs().saturating_add(begun).max(1))
 }
 
 pub(super) fn moment(value: &str) -> Result<Timestamp, String> {
