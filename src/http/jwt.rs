@@ -153,7 +153,11 @@ impl Jwt {
                     *keys = Keys { set, read_at: keys.read_at, are_unread: false };
                     return Ok(find(&keys.set));
                 }
-                Err(reason) => tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}"),
+                Err(reason) => {
+                    // It may have taken as long as that: those that wait for it must not read one after the other.
+                    keys.read_at = Some(Instant::now());
+                    tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
+                }
             }
         }
         // Those that were read before count on.

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longshore_backbone::Headers;
+use longshore_backbone::records::Found;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Payload, RunRequest};
 use longshore_backbone::wire::header::{self, names};
@@ -14,25 +15,34 @@ use crate::ports::WaitingPorts as _;
 
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Payload> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    let run = match runs::known(api, &tenant, &run_id).await {
-        // Its dead letter may be there longer.
-        Err(error) if error.code == 404 => return dead(api, &tenant, &run_id).await.map_err(|_| error),
-        found => found?.run,
-    };
-    match &run.state {
-        State::Dead { .. } => {
-            let is_gone = |error: ApiError| if error.code == 404 { gone(&run_id) } else { error };
-            match dead(api, &tenant, &run_id).await.map_err(is_gone) {
-                // Its dead letter may be about to be written: until then its job is where it was.
-                Err(error) if error.code == 404 => match waiting(api, &run).await? {
-                    Some(payload) => Ok(payload),
-                    None => dead(api, &tenant, &run_id).await.map_err(is_gone),
-                },
-                found => found,
+    let mut looked_at = None;
+    loop {
+        let Found { run, revision } = match runs::known(api, &tenant, &run_id).await {
+            // Its dead letter may be there longer.
+            Err(error) if error.code == 404 => return dead(api, &tenant, &run_id).await.map_err(|_| error),
+            found => found?,
+        };
+        match &run.state {
+            State::Dead { .. } => {
+                return match dead(api, &tenant, &run_id).await {
+                    // It is still to be written: until then the job is where it was.
+                    Err(error) if error.code == 503 => waiting(api, &run).await?.ok_or(error),
+                    Err(error) if error.code == 404 => Err(gone(&run_id)),
+                    found => found,
+                };
+            }
+            state if state.is_terminal() => return Err(gone(&run_id)),
+            _ => {
+                if let Some(payload) = waiting(api, &run).await? {
+                    return Ok(payload);
+                }
             }
         }
-        state if state.is_terminal() => Err(gone(&run_id)),
-        _ => waiting(api, &run).await?.ok_or_else(|| gone(&run_id)),
+        // It may have gone from where nobody had looked yet to where somebody had.
+        if looked_at == Some(revision) {
+            return Err(gone(&run_id));
+        }
+        looked_at = Some(revision);
     }
 }
 
@@ -53,6 +63,7 @@ async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Answered<Payload> {
 async fn waiting(api: &Api, run: &Run) -> Result<Option<Encoded<Payload>>, ApiError> {
     if let Some((lane, sequence)) = run.run_id.as_derived()
         && let Some(job) = api.backbone.job_in_lane(&lane, sequence).await?
+        && job.holding.message.at == run.origin
     {
         return Ok(Some(shown(run, job.headers.as_ref(), &job.payload)));
     }

@@ -63,6 +63,8 @@ struct OpenCall<'a> {
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         let Some((mut call, slots)) = self.call.take() else { return };
+        // Nobody reads them any more: who asks is answered as of a call that is over.
+        call.signals.close();
         let (caller, job) = (self.ports.caller.clone(), self.context.job.clone());
         let deadline = clock::stops_at(self.current).unwrap_or(self.context.deadline);
         tokio::spawn(async move {

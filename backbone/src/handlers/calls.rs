@@ -302,8 +302,8 @@ fn signal_of_an_ended(waiting: &Waiting, message: &Message) -> Option<Signal> {
     let signal = read_signal(message)?;
     let number = Names::read_reply(&message.subject)?;
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_open = waiting.open.get(&number).is_some_and(|call| call.reply.is_some());
-    (!is_open).then_some(signal)
+    let is_read = |call: &RequestedCall| call.reply.is_some() && !call.signals.is_closed();
+    (!waiting.open.get(&number).is_some_and(is_read)).then_some(signal)
 }
 
 /// Gives a message to the call that it is for.
@@ -413,12 +413,14 @@ mod tests {
         assert_eq!(asks("heartbeat", Some("r")), Some(SignalKind::Heartbeat));
         assert_eq!(asks("started", Some("r")), Some(SignalKind::Started));
         assert_eq!(asks("started", None), None, "nobody waits for an answer");
-        let (signals, _heard) = mpsc::channel(SIGNALS);
+        let (signals, mut heard) = mpsc::channel(SIGNALS);
         let (reply, _replied) = oneshot::channel();
         let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
         let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: None, asked };
         waiting.lock().unwrap().open.insert(7, call);
         assert_eq!(asks("heartbeat", Some("r")), None, "it is answered by the attempt");
+        heard.close();
+        assert_eq!(asks("heartbeat", Some("r")), Some(SignalKind::Heartbeat), "its reply alone is waited for");
     }
 
     #[test]

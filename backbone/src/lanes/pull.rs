@@ -189,7 +189,10 @@ impl Puller {
     /// Whether the connection was re-established since the last call: then the server has forgotten every pull.
     pub fn reconnected(&mut self) -> bool {
         let changed = self.connected.has_changed().unwrap_or(false);
-        self.connected.mark_unchanged();
+        // Only then: one that comes in between is seen by the next call.
+        if changed {
+            self.connected.mark_unchanged();
+        }
         changed
     }
 

@@ -142,6 +142,7 @@ impl Backbone {
         let mut body = Vec::new();
         record::append_within(run, || self.max_in_record(), &mut body);
         let body = Bytes::from(body);
+        let mut unclear = None;
         for turn in 0.. {
             match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
                 Ok(ack) => return Ok(Written::Won(ack.seq)),
@@ -154,10 +155,12 @@ impl Backbone {
                     });
                 }
                 Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(ASK_AGAIN_AFTER).await,
-                Err(error @ Error::Refused { .. }) => return Err(error),
+                // An earlier try may be stored all the same.
+                Err(error @ Error::Refused { .. }) => return Err(unclear.unwrap_or(error)),
                 Err(error) if turn >= TRIES => return Err(error),
                 Err(error) => {
                     tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "no answer to a record's write, asking again: {error}");
+                    unclear = Some(error);
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -67,7 +67,8 @@ pub(crate) async fn come<P: Ports>(
         let ended = ended(ports.server(), &job.tenant, &line).await?;
         let judged = line.judge(&me, on_busy, max, |member| ended.contains(member));
         let changes = judged.write.is_some();
-        let judged = judged.kept(&line, ports.now(), time_limit);
+        // A remote attempt's limit may count anew from its `started`.
+        let judged = judged.kept(&line, ports.now(), time_limit.saturating_mul(2));
         if let Some(line) = &judged.write {
             match ports.server().write_line(&id, line, revision).await {
                 Ok(true) => fail_point::pass("after-line"),
