@@ -143,6 +143,7 @@ impl Drop for ParkPermit {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use longshore_backbone::parked::FULL_FOR;
     use longshore_domain::Priority;
 
     use super::*;
@@ -158,12 +159,16 @@ mod tests {
 
     /// Given a full stream of parked jobs, when a job cannot start, then it is not sent there: such jobs would fill the
     /// committer, and no other would end.
-    #[test]
-    fn while_the_stream_is_full_no_job_is_parked_and_no_permit_is_used_up() {
+    #[tokio::test(start_paused = true)]
+    async fn while_the_stream_is_full_no_job_is_parked_and_no_permit_is_used_up() {
         let (gate, space, _) = gate();
         space.learned(true);
         assert!(!gate.is_open() && gate.take(None).is_none());
         space.learned(false);
+        assert!(gate.is_open());
+        space.learned(true);
+        tokio::time::advance(FULL_FOR).await;
+        assert!(gate.is_open(), "nothing else would show that there is room again");
         let permits: Vec<ParkPermit> = std::iter::from_fn(|| gate.take(None)).collect();
         assert_eq!(permits.len(), MAX_PARKING);
     }

@@ -5,13 +5,14 @@
 //! and then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once;
 //! the record decides besides.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_nats::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use longshore_domain::{JobType, Priority, Queue, QueueLane, Run, Tenant, Timestamp};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::Backbone;
 use crate::error::Error;
@@ -23,19 +24,23 @@ use crate::wire::header;
 use crate::wire::kind_key::KindKey;
 use crate::wire::subject::Names;
 
+/// How long the stream counts as full after it has refused a job. The next one shows whether it still is: the refused
+/// one may have gone to another node.
+pub const FULL_FOR: Duration = Duration::from_secs(10);
+
 /// Whether the stream of parked jobs was full when the last job was parked; clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct ParkedSpace(Arc<AtomicBool>);
+pub struct ParkedSpace(Arc<Mutex<Option<Instant>>>);
 
 impl ParkedSpace {
     /// Whether it was.
     pub fn is_full(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|refused| refused.elapsed() < FULL_FOR)
     }
 
     /// A job was parked, or refused because the stream is full.
     pub fn learned(&self, is_full: bool) {
-        self.0.store(is_full, Ordering::Relaxed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = is_full.then(Instant::now);
     }
 }
 
