@@ -86,6 +86,11 @@ pub fn makes_way(run: &Run, since: Timestamp, by: &RunId) -> bool {
     is_replaceable(run) && (run.origin, &run.run_id) < (since, by)
 }
 
+/// Whether a run comes after the one that counts from `since`, in the order in which runs make way.
+pub fn is_later(run: &Run, since: Timestamp, than: &RunId) -> bool {
+    (run.origin, &run.run_id) > (since, than)
+}
+
 /// The time that a submission counts from which replaces the run `before`: now, or just after that run if this node's
 /// clock is behind.
 pub fn replacing_since(before: &Run, now: Timestamp) -> Timestamp {
@@ -125,6 +130,7 @@ mod tests {
             for (other_nth, other) in runs.iter().enumerate() {
                 let way = makes_way(one, other.origin, &other.run_id);
                 assert_eq!(way, nth < other_nth, "{} {}", one.run_id, other.run_id);
+                assert_eq!(is_later(one, other.origin, &other.run_id), nth > other_nth);
             }
         }
         let mut started = named("b", 1);

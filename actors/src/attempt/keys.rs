@@ -20,7 +20,7 @@ use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::Over;
 use longshore_domain::job::Unique;
-use longshore_domain::key::KeyVerdict;
+use longshore_domain::key::{self, KeyVerdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::{DeferReason, whole_millis};
 use longshore_domain::settlement::Settlement;
@@ -217,7 +217,15 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: KeyRequest<'_
             // Should this node die meanwhile, the job comes again, and the claim still names those runs.
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => match holder(ports, &job.tenant, &job.run_id, &found).await? {
-                None => {}
+                // A replay of an earlier run is meant.
+                None if again => {}
+                None => {
+                    if let Some((at, _)) = &replaces
+                        && let Some(later) = later_run(ports, job, &found, *at).await?
+                    {
+                        return Ok(Owner::Other(later));
+                    }
+                }
                 Some((holder, record)) => match (record, &mut replaces) {
                     (Some(record), Some((at, revision))) if ports.server().makes_way(&record.run, *at, &job.run_id) => {
                         if ports.server().confirms_before_it_replaces()
@@ -288,6 +296,20 @@ pub(crate) async fn holder<P: RunPorts>(
             KeyVerdict::Held => return Ok(Some((run_id, found))),
             KeyVerdict::PassedTo(next) if next == *asks => return Ok(None),
             KeyVerdict::PassedTo(next) => run_id = next,
+        }
+    }
+    Ok(None)
+}
+
+/// The run after this one that had the key of a claim and gave it back, by its start or end, before this one, which
+/// replaces others, came to its turn: what this one is to do is out of date.
+async fn later_run<P: RunPorts>(ports: &P, job: &Job, claim: &Claim, at: Timestamp) -> Result<Option<RunId>, Error> {
+    let (mut run_id, mut passed) = (claim.run_id.clone(), HashSet::new());
+    while passed.insert(run_id.clone()) {
+        let Some(Found { run, .. }) = ports.server().read_record(&job.tenant, &run_id).await? else { break };
+        match run.state.duplicate_of() {
+            Some(next) => run_id = next.clone(),
+            None => return Ok(key::is_later(&run, at, &job.run_id).then_some(run_id)),
         }
     }
     Ok(None)

@@ -369,6 +369,28 @@ fn a_job_that_replaces_takes_the_key_of_a_run_that_has_not_started() {
     }
 }
 
+/// Given a job that replaces others, whose `submit` died before they made way, when a later one has started already,
+/// then it does not run after that: what it is to do is out of date.
+#[test]
+fn a_job_that_replaces_does_not_run_after_a_later_one_that_has_started() {
+    for is_later in [true, false] {
+        let mut scene = keyed();
+        let fresh = scene.fresh();
+        let millis = fresh.origin.millis() + if is_later { 1 } else { -1 };
+        has_the_key(&mut scene, Unique::Queued, |run| {
+            run.origin = longshore_domain::Timestamp::from_millis(millis);
+            run.begin(1, &"n2".into(), at(5));
+        });
+        scene.server.has_record(Run { seal: "5ea1".into(), replaces: true, token: "wn2-2".into(), ..fresh });
+        let mut assignment = scene.claim();
+        assignment.arrival.seal = Some("5ea1".into());
+        let begun = scene.node.begins(assignment);
+        let sent = scene.node.sent();
+        assert_eq!(begun.is_none(), is_later, "{sent:?}");
+        assert_eq!(scene.server.run(RUN).state.duplicate_of(), is_later.then_some(&id("r1")));
+    }
+}
+
 #[test]
 fn the_message_of_a_run_that_made_way_publishes_its_end() {
     // Before its node reads the record, or while it begins.
