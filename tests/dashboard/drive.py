@@ -276,6 +276,9 @@ def work(browser, address):
     # By keyboard alone: two are selected and cancelled.
     tab.go("runs?queue=mail&state=enqueued", "Runs")
     expect(page.locator("tbody tr")).to_have_count(2)
+    # They wait for a worker, not for their time.
+    expect(tab.button("Cancel", page.locator(".selection"))).to_be_visible()
+    expect(tab.button("Run now", page.locator(".selection"))).to_have_count(0)
     for key in "jxjx":
         page.keyboard.press(key)
     expect(page.locator(".selection")).to_contain_text("2 selected")
@@ -388,11 +391,25 @@ def work(browser, address):
     if len(calls) < 4 or calls[3] - calls[1] < 1_000:
         tab.wrong.append(f"three at one a second are cancelled by calls at {calls} ms")
     expect(page.locator("tbody .pill", has_text="cancelled")).to_have_count(3)
+    tab.button("Close", page.locator(".bulk")).click()
 
     # What goes slowly can be stopped.
     slow = [ask(address, "v1/jobs", {"type": "noop", "delay_ms": 3600_000, "tags": ["slowly"]})["run_id"] for _ in range(12)]
     tab.go("runs?tag=slowly", "Runs")
     expect(page.locator("tbody tr")).to_have_count(12)
+    # A selection is one of this list, and ends with it; what is done to all of a list keeps its state.
+    for key in "jx":
+        page.keyboard.press(key)
+    expect(page.locator(".selection")).to_contain_text("1 selected")
+    tab.go("runs?tag=slowly&state=scheduled", "Runs")
+    expect(page.locator(".selection")).to_contain_text("All that match")
+    with page.expect_request(re.compile("/v1/runs/run-now")) as asked:
+        tab.button("Run now", page.locator(".selection")).click()
+    if asked.value.post_data_json.get("state") != "scheduled":
+        tab.wrong.append(f"of scheduled runs alone is asked for {asked.value.post_data_json}")
+    expect(page.locator("dialog")).to_contain_text("tenant _all, state scheduled, tag slowly")
+    tab.button("Cancel", page.locator("dialog")).click()
+    tab.go("runs?tag=slowly", "Runs")
     tab.button("Run now", page.locator(".selection")).click()
     expect(page.locator("dialog .sample li")).to_have_count(10)
     page.get_by_label("How fast").select_option("1")
@@ -440,26 +457,44 @@ def work(browser, address):
     tab.confirm("Change it")
     expect(nightly).to_contain_text("every 2h")
     assert "12345678901234567890" in raw(address, "v1/schedules/nightly")
-    tab.button("Make a schedule").click()
-    page.locator("dialog input[name=id]").fill("hourly")
-    page.locator("dialog input[name=type]").fill("echo")
-    page.locator("dialog input[name=cron]").fill("5 * * * *")
+    # That there is none of an id yet, is said by a 404.
+    tab.allowed.append("status of 404.*/v1/(schedules|webhooks)/")
+
+    def make(what, **fields):
+        tab.button(f"Make a {what}").click()
+        for name, value in fields.items():
+            page.locator(f"dialog input[name={name}]").fill(value)
+
+    def is_taken():
+        tab.press("Make it")
+        expect(page.locator("dialog .error")).to_contain_text("already")
+        tab.button("Cancel", page.locator("dialog")).click()
+        expect(page.locator("dialog")).to_have_count(0)
+
+    make("schedule", id="hourly", type="echo", cron="5 * * * *")
     tab.confirm("Make it")
     expect(page.locator("tr", has_text="hourly")).to_contain_text("every hour at :05")
+    make("schedule", id="hourly", type="echo", cron="6 * * * *")
+    is_taken()
+    assert "5 * * * *" in raw(address, "v1/schedules/hourly")
     tab.judge("schedules")
     tab.go("webhooks", "Webhooks")
-    tab.button("Make a webhook").click()
-    page.locator("dialog input[name=id]").fill("shop")
-    page.locator("dialog input[name=url]").fill("http://127.0.0.1:9/hooks")
-    page.locator("dialog input[name=events]").fill("dlq, completed")
-    page.locator("dialog input[name=types]").fill("order.>")
+    make("webhook", id="shop", url="http://127.0.0.1:9/hooks", events="dlq, completed", types="order.>")
     tab.press("Make it")
     expect(page.locator("dialog")).to_contain_text("whsec_")
     tab.button("Close", page.locator("dialog")).click()
     shop = page.locator("tr", has_text="shop")
     expect(shop).to_contain_text("dlq, completed")
+    make("webhook", id="shop", url="http://127.0.0.1:9/other")
+    is_taken()
+    # The list is kept as it is, and somebody else changes the webhook: that stays.
+    page.keyboard.press("p")
+    expect(page.locator(".live")).to_have_text("Paused")
+    ask(address, "v1/webhooks/shop", {"url": "http://127.0.0.1:9/moved"}, "PUT")
     tab.button("Pause", shop).click()
     expect(shop).to_contain_text("paused")
+    expect(shop).to_contain_text("http://127.0.0.1:9/moved")
+    page.keyboard.press("p")
     tab.button("Resume", shop).click()
     expect(shop).to_contain_text("on")
     tab.button("New secret", shop).click()
@@ -570,6 +605,10 @@ def login(browser, address, operator, reader, card):
     tab.button("Reveal").first.click()
     expect(page.locator("main")).to_contain_text("4111-1111")
     tab.go("queues", "Queues")
+    page.get_by_role("button", name=re.compile("^Reason")).click()
+    page.locator("dialog [name=reason]").fill("the former one's")
+    tab.confirm("Keep it")
+    expect(page.locator(".because")).to_contain_text("the former one's")
     said = []
     page.on("request", lambda request: said.append(request.method) if request.url.endswith("v1/session") else None)
     held = []
@@ -587,6 +626,9 @@ def login(browser, address, operator, reader, card):
     if page.evaluate("document.cookie + JSON.stringify(localStorage)").count("ls_"):
         tab.wrong.append("the key is kept where scripts read it")
 
+    # The next one sees nothing of the former one, also before its own list is there.
+    lists, unanswered = re.compile(r"/v1/queues\?"), []
+    page.route(lists, lambda route: unanswered.append(route))
     key.fill(reader)
     page.keyboard.press("Enter")
     expect(page.locator("form button, main h1").filter(has_text=re.compile("Opening|Queues"))).to_be_visible()
@@ -595,6 +637,11 @@ def login(browser, address, operator, reader, card):
     for route, answer in held:
         route.fulfill(response=answer)
     expect(page.locator("main h1")).to_contain_text("Queues")
+    expect(page.locator("main [aria-busy]")).to_be_visible()
+    expect(page.locator(".because")).to_have_count(0)
+    page.unroute(lists)
+    for route in unanswered:
+        route.continue_()
     expect(page.locator("main tbody tr").first).to_be_visible()
     expect(page.locator(".tenant-name")).to_have_text("acme")
     for route, heading in (("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), ("", "Overview")):

@@ -2,6 +2,12 @@
 
 import { changed, state, tenant } from './state.js';
 
+/** How far the nodes' clock is ahead of this one, as far as their answers, dated to the second, prove that it is. */
+let ahead = 0;
+
+/** This moment, by the nodes' clock. */
+export const now = () => new Date(Date.now() + ahead);
+
 /** An answer that is an error, as the API says it. */
 export class Problem extends Error {
   constructor(status, said) {
@@ -45,6 +51,7 @@ export async function askText(method, path, { query, body, signal, as } = {}) {
     if (state.reason) headers['Longshore-Reason'] = part(state.reason);
     request.body = typeof body === 'string' ? body : JSON.stringify(body ?? {});
   }
+  const sent = Date.now();
   let answer;
   try {
     answer = await fetch(url, request);
@@ -52,6 +59,8 @@ export async function askText(method, path, { query, body, signal, as } = {}) {
     if (error.name === 'AbortError') throw error;
     throw new Problem(0, { detail: 'the node does not answer' });
   }
+  const date = Date.parse(answer.headers.get('Date') ?? '');
+  if (date) ahead = Math.min(Math.max(0, date - Date.now()), date + 1000 - sent);
   const text = await answer.text();
   if (answer.ok) return text;
   let said;
@@ -85,6 +94,14 @@ export const orWhy = (asked, says = (error) => ({ error: error.message })) => as
   if (error.name === 'AbortError') throw error;
   return says(error);
 });
+
+/** Refuses to make what is there already: a PUT would overwrite it. */
+export async function mustBeFree(path, as) {
+  const found = await askText('GET', path, { as }).catch((error) => {
+    if (error.status !== 404) throw error;
+  });
+  if (found) throw new Problem(409, { detail: 'There is one of this id already: change that one, or choose another id.' });
+}
 
 /** What the session may do; null: a key is needed. */
 export async function session() {

@@ -1,7 +1,7 @@
 // Acts on many: asked by the page one call after the other, with progress, a pace and a way to stop.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask } from './api.js';
+import { ask, now } from './api.js';
 import { number } from './format.js';
 import { changed, reload, state, tenant, toast, tried } from './state.js';
 import { askFirst, button, line, ofTenant, pill, runLink, time } from './widgets.js';
@@ -30,8 +30,9 @@ async function sample(body, states, as) {
  * @param {(bulk: any) => Promise<void>} work
  */
 async function shown(title, total, work) {
+  if (state.bulk && !state.bulk.over) return toast(`“${state.bulk.title}” is not over yet: stop it, or wait for it`, true);
   /** @type {any} */
-  const bulk = { title, done: 0, failed: [], failures: 0, total, stopped: false, over: false };
+  const bulk = { title, asker: state.session, done: 0, failed: [], failures: 0, total, stopped: false, over: false };
   state.bulk = bulk;
   changed();
   try {
@@ -44,6 +45,9 @@ async function shown(title, total, work) {
   reload();
 }
 
+/** Not if it was stopped, and not in the session of somebody else. */
+const goesOn = (bulk) => !bulk.stopped && state.session === bulk.asker;
+
 /**
  * Calls until nothing is left, or it is stopped; at most so many a second. `as`: whose runs are meant, whatever the page
  * shows meanwhile.
@@ -52,7 +56,7 @@ async function shown(title, total, work) {
 export const run = ({ title, path, body, done, as, total, rate = 0 }) => shown(title, total, async (bulk) => {
   const begun = performance.now();
   const step = rate ? Math.min(rate, AT_ONCE) : AT_ONCE;
-  for (let more = true; more && !bulk.stopped;) {
+  for (let more = true; more && goesOn(bulk);) {
     // Each call meets those that failed again, and its limit counts them, too.
     const said = await ask('POST', path, { body: { ...body, limit: step + bulk.failures }, as });
     const failures = said.failed_in_all ?? said.failed?.length ?? 0;
@@ -69,7 +73,7 @@ export const run = ({ title, path, body, done, as, total, rate = 0 }) => shown(t
 /** Each chosen run is asked for by itself; what is refused is counted. */
 export const forEach = (title, act) => shown(title, state.selected.size, async (bulk) => {
   for (const one of [...state.selected]) {
-    if (bulk.stopped) break;
+    if (!goesOn(bulk)) break;
     const [tenant, id] = one.split('/');
     try {
       await act(id, tenant);
@@ -89,15 +93,16 @@ export const forEach = (title, act) => shown(title, state.selected.size, async (
  */
 export async function askForMany({ verb, title, what, path, body: filter, done, danger = false, states }) {
   const as = tenant();
-  const body = { until: new Date().toISOString(), ...filter };
+  const body = { until: now().toISOString(), ...filter };
   const answers = await tried(Promise.all([counted({ path, body, done, as }), sample(body, states, as)]));
   if (!answers) return undefined;
   const [seen, some] = answers;
   if (!seen.count) return toast(`Nothing to ${verb.toLowerCase()}: no ${what} fits any more`);
+  const meant = Object.entries({ tenant: as, ...filter }).filter(([name]) => !['all', 'set'].includes(name)).map((pair) => pair.join(' ')).join(', ');
   const many = `${seen.more ? 'at least ' : ''}${number(seen.count)}`;
   return askFirst({
     title,
-    text: html`<p>${verb}s <strong>${many}</strong> ${what}, as a dry run says. ${seen.failed.length
+    text: html`<p>${verb}s <strong>${many}</strong> ${what} (${line(meant)}), as a dry run says. ${seen.failed.length
       ? html`Of some it says no, such as: ${line(seen.failed[0].error)}.` : nothing}</p>
       ${some.length ? html`<p>${some.length < seen.count ? 'Some' : 'All'} of them:</p><ul class="sample" aria-label="Some of them">${some.map((one) => html`<li>${pill(one.state)} ${time(one.ended_at ?? one.run_at ?? one.enqueued_at)}
         <span class="strong">${one.type}</span> ${ofTenant(one.tenant)}${runLink(one)}</li>`)}</ul>` : nothing}`,

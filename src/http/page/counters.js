@@ -19,7 +19,7 @@ export async function read(signal) {
 }
 
 function parsed(text) {
-  const reading = { sums: { enqueued: 0, ended: 0, failed: 0 }, buckets: { wait: new Map(), run: new Map() }, queues: {}, dead: undefined };
+  const reading = { sums: { enqueued: 0, ended: 0, failed: 0 }, buckets: { wait: new Map(), run: new Map() }, queues: {}, dead: undefined, started: 0 };
   for (const row of text.split('\n')) {
     if (!row || row[0] === '#') continue;
     const name = row.slice(0, row.search(/[{ ]/));
@@ -37,6 +37,7 @@ function parsed(text) {
       reading.buckets[time].set(upTo, (reading.buckets[time].get(upTo) ?? 0) + value);
     }
     if (name === 'longshore_dlq_jobs') reading.dead = value;
+    if (name === 'process_start_time_seconds') reading.started = value;
   }
   return reading;
 }
@@ -45,7 +46,7 @@ function add(reading, at) {
   reading.at = at;
   const before = readings.at(-1);
   // Another node answered, or this one began anew: its counters are other ones.
-  if (before && Object.keys(SUMS).some((sum) => reading.sums[sum] < before.sums[sum])) readings = [];
+  if (before && reading.started !== before.started) readings = [];
   readings.push(reading);
   readings = readings.slice(-KEPT);
   seen.since = readings[0].at;
@@ -54,7 +55,7 @@ function add(reading, at) {
   const minute = readings.find((old) => at - old.at <= 60_500) ?? readings[0];
   const totals = (of, ago) => Object.fromEntries(Object.keys(SUMS).map((sum) => [sum, (of?.[sum] ?? 0) - (ago?.[sum] ?? 0)]));
   seen.totals = { ...totals(reading.sums, minute.sums), ms: at - minute.at };
-  seen.queues = Object.fromEntries(Object.entries(reading.queues).map(([queue, sums]) => [queue, totals(sums, minute.queues[queue])]));
+  seen.queues = Object.fromEntries(Object.entries(rates.length ? reading.queues : {}).map(([queue, sums]) => [queue, totals(sums, minute.queues[queue])]));
   seen.dead = reading.dead;
   for (const time of Object.keys(TIMES)) {
     seen.times[time] = quantiles(reading.buckets[time], minute.buckets[time]) ?? quantiles(reading.buckets[time], new Map());

@@ -6,7 +6,7 @@ import { ask, get, part } from './api.js';
 import { askForMany, forEach } from './bulk.js';
 import { download } from './csv.js';
 import { number } from './format.js';
-import { acted, changed, may, state } from './state.js';
+import { acted, changed, isShown, may, state } from './state.js';
 import { checkbox, filters, key, more, options, PAGE, wanted } from './runs.js';
 import { askFirst, button, card, columns, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
 import { filter, to } from './router.js';
@@ -40,7 +40,7 @@ const group = (entry, asked) => html`<tr><td class="num strong">${number(entry.c
   <td class="cut"><a class="row-link" href="#" @click=${(event) => { event.preventDefault(); filter({ type: entry.type, error_kind: entry.error_kind }); }}>${entry.type}</a></td>
   <td>${pill(entry.error_kind, 'red')}</td><td class="cut wider"><a class="mono" href=${to(['run', entry.example.tenant, entry.example.run_id])} title="${line(entry.pattern)}: for example ${entry.example.run_id}">${line(entry.pattern)}</a></td>
   <td class="trend wide">${columns(entry.hours ?? [], `${entry.type}, by hour`)}</td><td class="num wide">${time(entry.first)}</td><td class="num">${time(entry.last)}</td>
-  <td class="acts">${may('operate') ? html`${button('Replay', () => replayMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small' })}
+  <td class="acts">${may('operate') && isShown() ? html`${button('Replay', () => replayMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small' })}
     ${button('Discard', () => discardMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
 
 const row = (run) => html`<tr class=${state.selected.has(key(run)) ? 'selected' : ''}><td class="check">${checkbox(run)}</td>
@@ -62,7 +62,7 @@ function view(data, { query }, error) {
   const asked = data?.asked ?? {};
   return html`${heading('Dead letters', {
     sub: 'Runs that failed for good. They stay until they are replayed, discarded or too old.',
-    acts: html`${data?.runs.length && may('operate') ? html`${button('Replay all that match', () => replayMany(all(asked), 'all that match'))}
+    acts: html`${data?.runs.length && may('operate') && isShown() ? html`${button('Replay all that match', () => replayMany(all(asked), 'all that match'))}
       ${button('Discard all', () => discardMany(all(asked), 'all that match'), { kind: 'quiet danger-text' })}` : nothing}
       ${data?.runs.length ? button('CSV', () => download(data.runs, 'dead-letters.csv'), { kind: 'quiet' }) : nothing}`,
     as: { words: ['dlq', 'groups', ...options(query, FIELDS)], request: { path: 'v1/dlq-groups', query: wanted(query, FIELDS) }, json: data && JSON.stringify({ groups: data.groups, runs: data.runs }, null, 2) },

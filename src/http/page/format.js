@@ -108,7 +108,9 @@ export function indented(text) {
   let depth = 0;
   let shown = '';
   const line = () => `\n${'  '.repeat(depth)}`;
-  tokens.forEach((token, at) => {
+  for (const [at, token] of tokens.entries()) {
+    // The indents of what is thousands deep are more than a string holds.
+    if (depth > 200) return text;
     const opens = token === '{' || token === '[';
     const closes = token === '}' || token === ']';
     const before = tokens[at - 1];
@@ -123,7 +125,7 @@ export function indented(text) {
       if (next !== '}' && next !== ']') shown += line();
     } else if (token === ',') shown += line();
     else if (token === ':') shown += ' ';
-  });
+  }
   return shown;
 }
 

@@ -7,7 +7,7 @@ import { clock, setZone, zone, ZONES } from './format.js';
 import { loginView } from './login.js';
 import * as router from './router.js';
 import { stop } from './stream.js';
-import { changed, drawnBy, keep, kept, may, state, tenant, tried } from './state.js';
+import { changed, drawnBy, isShown, keep, kept, may, state, tenant, tried } from './state.js';
 import { askFirst, button, dialogView, icon, line, failed } from './widgets.js';
 import audit from './audit.js';
 import dlq from './dlq.js';
@@ -40,6 +40,8 @@ const KEYS = [
 let asked = null;
 let timer = 0;
 let leave = null;
+/** Whose page this is. */
+let asker = null;
 
 const page = () => PAGES[state.route.parts[0]];
 
@@ -49,16 +51,21 @@ async function load() {
   asked?.abort();
   const current = page();
   if (!current || !state.session) return;
+  const { route } = state;
   const mine = new AbortController();
   asked = mine;
   const begun = performance.now();
   try {
-    const data = await current.load(state.route, mine.signal);
+    const data = await current.load(route, mine.signal);
     if (asked !== mine) return;
-    Object.assign(state, { data, error: undefined, loadedAt: Date.now() });
+    // What was chosen until now, was chosen from other rows.
+    if (!isShown()) state.selected.clear();
+    Object.assign(state, { data, loadedFor: route, error: undefined, loadedAt: Date.now() });
   } catch (error) {
     if (asked !== mine || error.name === 'AbortError') return;
     state.error = error;
+    // Another tab may have logged somebody else in.
+    if (error.status === 403) begin();
   }
   changed();
   again(current, performance.now() - begun);
@@ -75,24 +82,26 @@ async function lookForFaults() {
   changed();
 }
 
+/** Whether what is shown stays as it is for now. */
+const held = () => state.paused || document.hidden || state.dialog || (!state.error && page()?.holds?.(state.data));
+
 /** Slow answers are asked for less often: at most a twentieth of the time is spent on them. */
 function again(current, took) {
   clearTimeout(timer);
   if (!current.every) return;
   timer = setTimeout(() => {
-    const holds = state.paused || document.hidden || state.dialog || (!state.error && current.holds?.(state.data));
-    if (holds) again(current, took);
+    if (held()) again(current, took);
     else load();
   }, Math.max(current.every, took * 20));
 }
 
 function arrived(route, before) {
+  state.selected.clear();
   if (route.parts.join('/') !== before?.parts.join('/') || !state.page) {
     leave?.();
     leave = null;
     stop();
     Object.assign(state, { page: route.parts[0], data: undefined, error: undefined });
-    state.selected.clear();
     document.querySelector('main')?.scrollTo(0, 0);
     if (state.session) leave = page()?.open?.(route) ?? null;
   } else page()?.refiltered?.();
@@ -232,15 +241,23 @@ function pressed(event) {
   event.preventDefault();
 }
 
+/** Begins the page anew: nothing that the former asker read, wrote or chose is left. */
+function welcome() {
+  asker = state.session;
+  Object.assign(state, { reason: '', dialog: null, toasts: [], faults: [], bulk: null });
+  arrived(state.route, undefined);
+}
+
 async function begin() {
+  const before = state.session;
   try {
-    state.session = await session();
-    state.error = undefined;
+    const now = await session();
+    if (state.session === before && JSON.stringify(now) !== JSON.stringify(before)) state.session = now;
   } catch (error) {
     state.error = error;
   }
   changed();
-  if (state.session) arrived(state.route, undefined);
+  if (state.session && state.session !== asker) welcome();
   lookForFaults();
 }
 
@@ -248,12 +265,11 @@ theme(kept('theme', 'system'));
 drawnBy(draw);
 addEventListener('keydown', pressed);
 addEventListener('reload', () => {
-  if (state.session) {
-    if (!leave) leave = page()?.open?.(state.route) ?? null;
-    load();
-  } else begin();
+  if (!state.session) begin();
+  else if (state.session !== asker) welcome();
+  else load();
 });
-document.addEventListener('visibilitychange', () => { if (!document.hidden && !state.paused) load(); });
+document.addEventListener('visibilitychange', () => { if (!held()) load(); });
 document.addEventListener('click', (event) => {
   const target = /** @type {Node} */ (event.target);
   const menus = /** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll('details.menu[open]'));

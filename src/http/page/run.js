@@ -3,7 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, askText, orWhy, part } from './api.js';
 import { decoded, member, span, visible } from './format.js';
-import { follow } from './stream.js';
+import { follow, REPORTS } from './stream.js';
 import { changed, done, may, reload, state, toast, tried } from './state.js';
 import { LATER, start } from './runs.js';
 import { askFirst, button, card, changes, heading, line, list, moment, pill, source, stale, table, time } from './widgets.js';
@@ -11,15 +11,28 @@ import { timeline } from './timeline.js';
 import { go, to } from './router.js';
 
 const ENDED = ['completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
+/** So many of the events that handlers report are kept: the list shows no more. */
+const REPORTED = 300;
 let events = [];
+let reports = 0;
 let note = '';
+let asked = 0;
+/** Whether its stream is at an end, and for which round it was opened once more. */
+let ended = false;
+let reopened = 0;
 /** Whether payload and result of a redacted type are asked for. */
 let revealed = false;
 
-async function load({ parts: [, tenant, id] }, signal) {
+async function load(route, signal) {
+  const [, tenant, id] = route.parts;
   const options = { as: tenant, signal, query: revealed ? { reveal: true } : {} };
   const text = await askText('GET', `v1/runs/${part(id)}`, options);
   const record = JSON.parse(text);
+  // It was replayed, perhaps by somebody else.
+  if (ended && record.round > Math.max(reopened, events.at(-1)?.round ?? 0)) {
+    reopened = record.round;
+    watch(route);
+  }
   const said = { record, text, result: member(text, 'result'), progress: member(text, 'progress') };
   const beside = (path) => orWhy(askText('GET', `v1/runs/${part(id)}/${path}`, options), (error) => (error.status === 403 ? null : undefined));
   const [why, payload] = await Promise.all([beside('why'), ENDED.includes(record.state) ? undefined : beside('payload')]);
@@ -30,33 +43,41 @@ async function load({ parts: [, tenant, id] }, signal) {
   return said;
 }
 
+function again() {
+  clearTimeout(asked);
+  asked = setTimeout(reload, 150);
+}
+
+function add(event) {
+  events.push(event);
+  if (!REPORTS.includes(event.event) || (reports += 1) < 2 * REPORTED) return;
+  events = events.filter((old) => !REPORTS.includes(old.event) || (reports -= 1) < REPORTED);
+  reports = REPORTED;
+}
+
 /**
  * Its events, from the first on; each may have changed the record.
  * @param {{parts: string[]}} route
  */
-function open({ parts: [, tenant, id] }) {
-  events = [];
-  note = '';
-  revealed = false;
-  let asked = 0;
-  const again = () => {
-    clearTimeout(asked);
-    asked = setTimeout(reload, 150);
-  };
-  const stream = follow(`v1/runs/${part(id)}/stream`, { tenant, whole: true }, (event) => {
-    events.push(event);
+function watch({ parts: [, tenant, id] }) {
+  [events, reports, note, ended] = [[], 0, '', false];
+  follow(`v1/runs/${part(id)}/stream`, { tenant, whole: true }, (event) => {
+    add(event);
     changed();
     if (!['progress', 'log'].includes(event.event)) again();
     const shown = state.data;
     if (event.event === 'progress' && shown) shown.live = event.progress;
   }, {
     reset: (said) => { note = said.reason === 'gone' ? 'The event log no longer has the beginning of this run.' : 'The stream was interrupted.'; },
-    end: again,
+    end: () => { ended = true; again(); },
   });
-  return () => {
-    clearTimeout(asked);
-    stream.close();
-  };
+}
+
+function open(route) {
+  revealed = false;
+  reopened = 0;
+  watch(route);
+  return () => clearTimeout(asked);
 }
 
 const path = (record) => `v1/runs/${part(record.run_id)}`;
@@ -149,6 +170,7 @@ export const saysOf = (event) => {
   if (event.event === 'log') return visible(event.line);
   if (event.event === 'progress') return line(JSON.stringify(event.progress));
   if (event.error) return line(`${event.error.kind}: ${event.error.message}`);
+  if (event.step) return line(`${event.step.name}${event.step.n > 1 ? ` #${event.step.n}` : ''}`);
   if (event.reason) return event.reason.replaceAll('_', ' ');
   return '';
 };
@@ -203,7 +225,8 @@ export default {
   title: ({ parts }) => parts[2] ?? 'Run',
   nav: 'runs',
   every: 5000,
-  holds: (data) => ENDED.includes(data?.record.state),
+  // A dead run may be replayed.
+  holds: (data) => ENDED.includes(data?.record.state) && data.record.state !== 'dead',
   load,
   open,
   view,

@@ -6,7 +6,7 @@ import { ask, get, part } from './api.js';
 import { askForMany, forEach } from './bulk.js';
 import { download } from './csv.js';
 import { number, span } from './format.js';
-import { changed, may, state, tried } from './state.js';
+import { changed, isShown, may, state, tried } from './state.js';
 import { askFirst, button, choice, heading, line, list, ofTenant, pill, runLink, sinceOf, SINCE, stale, table, time, word } from './widgets.js';
 import { filter, to } from './router.js';
 
@@ -87,20 +87,20 @@ function acts(data) {
       ${button('Clear', () => { state.selected.clear(); changed(); }, { kind: 'quiet' })}</div>`;
   }
   const query = data?.asked ?? {};
-  if (!Object.keys(query).length || !data?.runs.length) return nothing;
+  if (!Object.keys(query).length || !data?.runs.length || !isShown()) return nothing;
   const ended = query.state && STATES.indexOf(query.state) > 3;
+  const waiting = WAIT.filter((name) => !query.state || name === query.state);
   return ended ? nothing : html`<div class="selection">All that match:
     ${button('Cancel', () => askForMany({ verb: 'Cancel', title: 'Cancel all that match', what: 'runs', path: 'v1/runs/cancel', body: query, done: 'cancelled', danger: true, states: query.state ? [query.state] : STATES.slice(0, 4) }), { kind: 'small' })}
-    ${button('Run now', () => askForMany({ verb: 'Start', title: 'Start all that match', what: 'runs that wait for their time', path: 'v1/runs/run-now', body: withoutState(query), done: 'rescheduled', states: WAIT }), { kind: 'small' })}
+    ${waiting.length ? html`${button('Run now', () => askForMany({ verb: 'Start', title: 'Start all that match', what: 'runs that wait for their time', path: 'v1/runs/run-now', body: query, done: 'rescheduled', states: waiting }), { kind: 'small' })}
     ${button('Reschedule', () => askFirst({ title: 'Reschedule all that match', text: html`<p>A dry run comes next.</p>`, fields: LATER, label: 'Count them', act: async (said) => {
-      const body = { ...withoutState(query), set: start(said) };
-      setTimeout(() => askForMany({ verb: 'Reschedule', title: 'Reschedule all that match', what: 'runs that wait for their time', path: 'v1/runs/reschedule', body, done: 'rescheduled', states: WAIT }));
-    } }), { kind: 'small' })}</div>`;
+      const body = { ...query, set: start(said) };
+      setTimeout(() => askForMany({ verb: 'Reschedule', title: 'Reschedule all that match', what: 'runs that wait for their time', path: 'v1/runs/reschedule', body, done: 'rescheduled', states: waiting }));
+    } }), { kind: 'small' })}` : nothing}</div>`;
 }
 
 /** The states whose time can be changed. */
 const WAIT = ['scheduled', 'retrying'];
-const withoutState = ({ state: _left, ...rest }) => (Object.keys(rest).length ? rest : { all: true });
 
 function duration(run) {
   if (!run.started_at) return '–';

@@ -1,7 +1,7 @@
 // Recurring schedules: when each is due next, what its last run was, and what can be done.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, askText, get, part, Problem } from './api.js';
+import { ask, askText, get, mustBeFree, part, Problem } from './api.js';
 import { absolute, cronWords, indented, isJson, member, zone } from './format.js';
 import { acted, done, may, tenant, toast, tried } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, stale, table, time } from './widgets.js';
@@ -63,6 +63,7 @@ async function put(schedule) {
     label: schedule ? 'Change it' : 'Make it',
     act: async (said) => {
       if (said.payload !== undefined && !isJson(said.payload)) throw new Problem(0, { detail: 'The payload is no JSON.' });
+      if (!schedule) await mustBeFree(path(said.id), said.tenant ?? who);
       const { type, cron, time_zone: zone, every, queue } = said;
       const body = JSON.stringify({ ...kept, type, cron, time_zone: zone, every, queue, payload_base64: before.payload_base64, if_updated_at: before.updated_at });
       const asked = askText('PUT', path(schedule?.id ?? said.id), { as: said.tenant ?? who, body: said.payload === undefined ? body : `${body.slice(0, -1)},"payload":${said.payload}}` });

@@ -5,8 +5,9 @@ export const state = {
   session: undefined,
   route: { parts: [''], query: {} },
   page: null,
-  /** What the page has loaded, when, and why it could not. */
+  /** What the page has loaded, for which address, when, and why it could not. */
   data: undefined,
+  loadedFor: null,
   error: undefined,
   loadedAt: 0,
   /** The faults on purpose that the node meets, in words. */
@@ -69,6 +70,9 @@ export function tenant() {
   const own = state.session?.tenant ?? 'default';
   return own === '_all' ? state.route.query.tenant || '_all' : own;
 }
+
+/** Whether what is shown is what the address asks for: else nobody may act on all of it. */
+export const isShown = () => state.loadedFor === state.route;
 
 /** A short message at the edge, which goes by itself. */
 export function toast(text, bad = false) {

@@ -6,9 +6,13 @@ import { changed, state } from './state.js';
 /** Every event of a run. */
 export const EVENTS = [
   'scheduled', 'enqueued', 'started', 'progress', 'log', 'deferred', 'released', 'failed', 'completed', 'dlq', 'expired',
-  'duplicate', 'cancelled', 'replayed', 'discarded',
+  'duplicate', 'cancelled', 'replayed', 'discarded', 'step_completed',
 ];
+/** What handlers report: a run may have any number of these, and a node that starts anew counts them anew. */
+export const REPORTS = ['progress', 'log', 'step_completed'];
 const AGAIN_AFTER = 3000;
+/** Who has not looked for longer than this is not told what happened meanwhile. */
+const AWAY_MS = 60_000;
 
 let open = null;
 
@@ -30,17 +34,23 @@ function says(word) {
  */
 export function follow(path, query, taken, { reset = () => {}, end = () => {} } = {}) {
   stop();
+  // What comes again after a reconnect stands no further in the log; what was published twice has the same id and time.
+  let reached = [0, 0];
   const seen = new Set();
   let source = null;
   let again = 0;
   let last = query.since;
+  let hiddenAt = 0;
   let ended = false;
 
   const event = (message) => {
+    const [sequence, row] = message.lastEventId.split('.').map(Number);
+    if (sequence < reached[0] || (sequence === reached[0] && row <= reached[1])) return;
+    reached = [sequence, row];
     const said = JSON.parse(message.data);
-    const key = said.id + (said.event === 'progress' || said.event === 'log' ? message.lastEventId : '');
+    const key = `${said.id} ${said.at}`;
     if (seen.has(key)) return;
-    seen.add(key);
+    if (!REPORTS.includes(said.event)) seen.add(key);
     if (seen.size > 5000) seen.delete(seen.values().next().value);
     last = said.at ?? last;
     taken(said);
@@ -60,7 +70,10 @@ export function follow(path, query, taken, { reset = () => {}, end = () => {} } 
       }
     };
     for (const name of EVENTS) source.addEventListener(name, event);
-    source.addEventListener('reset', (message) => reset(JSON.parse(message.data)));
+    source.addEventListener('reset', (message) => {
+      reached = [0, 0];
+      reset(JSON.parse(message.data));
+    });
     source.addEventListener('end', () => {
       ended = true;
       pause('off');
@@ -73,7 +86,12 @@ export function follow(path, query, taken, { reset = () => {}, end = () => {} } 
     source = null;
     says(word);
   };
-  const seenOrHidden = () => (document.hidden ? pause('off') : connect());
+  const seenOrHidden = () => {
+    if (!document.hidden && Date.now() - hiddenAt > AWAY_MS) last = undefined;
+    hiddenAt = Date.now();
+    if (document.hidden) pause('off');
+    else connect();
+  };
   document.addEventListener('visibilitychange', seenOrHidden);
   connect();
   const following = {

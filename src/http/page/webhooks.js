@@ -1,7 +1,7 @@
 // URLs to which a tenant's events are posted.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get, part } from './api.js';
+import { ask, get, mustBeFree, part } from './api.js';
 import { acted, done, may, reload, tenant, toast } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, source, stale, table } from './widgets.js';
 import { to } from './router.js';
@@ -27,6 +27,7 @@ function put(webhook) {
     ],
     label: webhook ? 'Change it' : 'Make it',
     act: async (said) => {
+      if (!webhook) await mustBeFree(path(said), said.tenant ?? who);
       const body = { url: said.url, events: words(said.events), types: words(said.types), queues: words(said.queues), format: said.format };
       const answer = await ask('PUT', path(webhook ?? said), { as: said.tenant ?? who, body });
       toast(webhook ? 'It is changed' : 'It is made');
@@ -38,9 +39,10 @@ function put(webhook) {
 
 const test = (webhook) => acted(ask('POST', path(webhook, '/test'), { as: webhook.tenant }), 'A delivery is on its way: look at its runs');
 
+/** The rest is written back as it is now, which may be no more as the list has it. */
 function pause(webhook, paused) {
-  const { url, events, types, queues, format } = webhook;
-  const asked = ask('PUT', path(webhook), { as: webhook.tenant, body: { url, events, types, queues, format, paused } });
+  const as = webhook.tenant;
+  const asked = ask('GET', path(webhook), { as }).then(({ url, events, types, queues, format }) => ask('PUT', path(webhook), { as, body: { url, events, types, queues, format, paused } }));
   return acted(asked, paused ? `${webhook.id} is paused` : `${webhook.id} goes on where it stopped`);
 }
 

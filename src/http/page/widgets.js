@@ -190,7 +190,7 @@ export function curl({ method = 'GET', path, query = {}, body }) {
 }
 
 /** A command of `longshore`, with its tenant: of one run that is the run's own. */
-export const command = (words, who = tenant()) => ['longshore', ...(who === 'default' ? [] : ['--tenant', who]), ...words.map(quoted)].join(' ');
+export const command = (words, who = tenant()) => ['longshore', ...(who === 'default' ? [] : ['--tenant', quoted(who)]), ...words.map(quoted)].join(' ');
 
 /**
  * The same on the command line, with curl and as JSON.
