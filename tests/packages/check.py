@@ -77,6 +77,16 @@ async def main():
         assert (record["state"], record["attempt"], record["error"]["kind"]) == ("dead", 1, "permanent"), record
         assert "no such\u00e9" in record["error"]["message"] and "on_error" in noted(), (record, noted())
 
+        # What no handler should raise ends its attempt alone, and frees its slot.
+        for type, kind in [("t.raises", "stop"), ("t.raises", "exit"), ("t.raises", "text"), ("t.exits", "exit")]:
+            record = await ended(type, kind, max_attempts=1)
+            assert (record["state"], record["error"]["kind"]) == ("dead", "retryable"), record
+
+        # Bytes are no JSON, with a content type of their own and without one.
+        for run in (await ended("t.bytes"))["result"]:
+            record = await client.wait(run)
+            assert (record["state"], record.get("result_base64")) == ("completed", "/w=="), record
+
         record = await ended("t.retry")
         assert (record["state"], record["attempt"], record["result"]) == ("completed", 2, 2), record
         record = await ended("t.snooze")
@@ -132,6 +142,12 @@ async def main():
         answer = await asyncio.wait_for(said.get(), 30)
         assert "before it began" in answer.headers["Nats-Service-Error"], answer
         assert noted().count("waits") == 2, noted()
+        # A node that answers no more has lost the job.
+        await nats.publish("longshore.work.default.t.wait", b"1", reply="check.reply", headers=job_headers)
+        while (beat := await asyncio.wait_for(said.get(), 30)).headers["Longshore-Signal"] != "heartbeat":
+            pass
+        await nats.publish(beat.reply, headers={"Longshore-Cancel": "false"})
+        await asyncio.wait_for(until("stopped", 3), 30)
         await subscription.unsubscribe()
         try:
             await client.cancel("no-such-run")
@@ -139,10 +155,19 @@ async def main():
         except ApiError as error:
             assert error.code == 404, error
 
-        # SIGTERM: the job that runs is finished.
+        # SIGTERM: the job that runs is finished, and one that waits for its slot goes back at once.
+        holder = await client.submit("t.wait")
+        await asyncio.wait_for(until("waits", 4), 30)
+        said = asyncio.Queue()
+        await nats.subscribe("check.back", cb=said.put)
+        await nats.publish("longshore.work.default.t.wait", b"1", reply="check.back", headers=job_headers)
+        await nats.flush()
         job = await client.submit("t.long")
         await asyncio.wait_for(until("long", 2), 30)
         worker.kill(signal.SIGTERM)
+        answer = await asyncio.wait_for(said.get(), 30)
+        assert answer.headers["Nats-Service-Error-Code"] == "429", answer
+        await client.cancel(holder["run_id"])
         record = await client.wait(job["run_id"])
         assert (record["state"], record["attempt"]) == ("completed", 1), record
         assert worker.process.wait(30) == 0

@@ -24,12 +24,27 @@ async function endsLate({ runId, token, attempt }) {
   }
   await client.close();
 }
+/** Sends bytes in both ways; returns the runs. */
+async function sendsBytes() {
+  const client = await Client.connect();
+  const job = await client.submit('t.echo', Uint8Array.of(255), { headers: { 'content-type': 'image/png' } });
+  const runs = [await client.publish('t.echo', Uint8Array.of(255)), job.run_id];
+  await client.close();
+  return runs;
+}
 
 worker
   .handler('t.echo', { slots: 2 }, (payload) => payload)
   .handler('t.permanent', () => {
     throw new Permanent('no suché\nat all');
   })
+  .handler('t.raises', (kind) => {
+    throw { stop: undefined, exit: Object.create(null), text: 'no text: \ud800' }[kind];
+  })
+  .handler('t.exits', async () => {
+    throw Object.create(null);
+  })
+  .handler('t.bytes', sendsBytes)
   .handler('t.retry', (_payload, ctx) => {
     if (ctx.attempt === 1) throw new Retry(0.2, 'not yet');
     return ctx.attempt;

@@ -27,6 +27,26 @@ async def permanent(payload, ctx):
     raise Permanent("no suché\nat all")
 
 
+@worker.handler("t.raises")
+def raises(payload, ctx):
+    if payload == "exit":
+        sys.exit("the end")
+    raise {"stop": StopIteration, "text": ValueError}[payload]("no text: \ud800")
+
+
+@worker.handler("t.exits")
+async def exits(payload, ctx):
+    sys.exit("the end")
+
+
+@worker.handler("t.bytes")
+async def publishes(payload, ctx):
+    """Sends bytes in both ways; returns the runs."""
+    async with await Client.connect() as client:
+        job = await client.submit("t.echo", b"\xff", headers={"content-type": "image/png"})
+        return [await client.publish("t.echo", b"\xff"), job["run_id"]]
+
+
 @worker.handler("t.retry")
 async def retry(payload, ctx):
     if ctx.attempt == 1:

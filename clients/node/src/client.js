@@ -5,7 +5,15 @@ import { connect, headersFrom } from './nats.js';
 const ENDED = ['completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
 /** How long one request waits: the node that has it may die. */
 const WAIT = 10_000;
+/** How long an endpoint waits before it answers: the field that says it, and the milliseconds without that. */
+const WAITS = { 'work.next': ['wait_ms', 30_000], 'runs.wait': ['timeout_ms', 30_000], 'runs.why': ['timeout_ms', 10_000] };
 const pause = (milliseconds) => new Promise((go) => setTimeout(go, milliseconds));
+
+/** A job's headers: bytes need a content type, as without one they are read as JSON. */
+function forPayload(headers, payload) {
+  const isNamed = Object.keys(headers ?? {}).some((name) => name.toLowerCase() === 'content-type');
+  return payload instanceof Uint8Array && !isNamed ? { 'Content-Type': 'application/octet-stream', ...headers } : headers;
+}
 
 export class ApiError extends Error {
   constructor(code, error, message) {
@@ -29,7 +37,7 @@ export class Client {
 
   submit(type, payload = null, options = {}) {
     if (payload instanceof Uint8Array) {
-      const headers = { 'Content-Type': 'application/octet-stream', ...options.headers };
+      const headers = forPayload(options.headers, payload);
       return this.request('submit', { type, payload_base64: Buffer.from(payload).toString('base64'), ...options, headers });
     }
     return this.request('submit', 'payload_base64' in options ? { type, ...options } : { type, payload, ...options });
@@ -38,7 +46,8 @@ export class Client {
   async publish(type, payload = null, { queue = 'main', priority = 5, headers = {} } = {}) {
     const subject = `${this.namespace}.jobs.${this.tenant}.${queue}.p${priority}.${type}`;
     const body = payload instanceof Uint8Array ? payload : JSON.stringify(payload);
-    const answer = (await this.connection.request(subject, body, { timeout: 10_000, headers: headersFrom(headers) })).json();
+    const sent = headersFrom(forPayload(headers, payload));
+    const answer = (await this.connection.request(subject, body, { timeout: 10_000, headers: sent })).json();
     if (answer.error) throw new ApiError(answer.error.code, 'not_stored', answer.error.description);
     const own = Object.entries(headers).find(([name]) => name.toLowerCase() === 'longshore-run-id');
     return own?.[1] ?? `${queue}-p${priority}-${answer.seq}`;
@@ -81,7 +90,8 @@ export class Client {
   }
 
   async request(endpoint, body) {
-    const timeout = 5_000 + (body.timeout_ms ?? 0);
+    const [name, usual] = WAITS[endpoint] ?? ['', 10_000]; // queues.pause takes up to 12 s
+    const timeout = 5_000 + (body[name] ?? usual);
     const answer = await this.connection.request(`${this.namespace}.api.${this.tenant}.${endpoint}`, JSON.stringify(body), { timeout });
     const content = answer.json();
     if (answer.headers?.has('Nats-Service-Error-Code')) throw new ApiError(content.code, content.error, content.message);

@@ -71,7 +71,10 @@ export interface WorkerOptions extends Omit<ConnectionOptions, 'servers' | 'name
   /** Jobs of this tenant; by default of all. */
   tenant?: string;
   namespace?: string;
-  /** Seconds after which a handler whose event loop stands still loses its attempt; 0 sends no heartbeats. */
+  /**
+   * Seconds after which a handler whose event loop stands still loses its attempt, and one whose node does not answer
+   * is cancelled; 0 sends no heartbeats.
+   */
   heartbeat?: number;
   log?: Pick<Console, 'info' | 'warn' | 'error'>;
 }
@@ -88,7 +91,10 @@ export class Worker {
   after(hook: (ctx: Context, result: unknown) => unknown): this;
   /** Called after each handler that threw. */
   onError(hook: (ctx: Context, error: unknown) => unknown): this;
-  /** Runs jobs until `stop`, SIGTERM or SIGINT; jobs that run are finished then. */
+  /**
+   * Runs jobs until `stop`, SIGTERM or SIGINT; jobs that run are finished then. Throws the connection's error if that is
+   * closed for good.
+   */
   run(): Promise<void>;
   stop(): void;
 }
@@ -111,7 +117,10 @@ export class Client {
   readonly connection: NatsConnection;
   /** Ends the connection. */
   close(): Promise<void>;
-  /** Submits a job, and returns once it is durable. Options are the fields of `submit` in the contract. */
+  /**
+   * Submits a job, and returns once it is durable. Options are the fields of `submit` in the contract. The payload is
+   * JSON, or a `Uint8Array` as it is (`application/octet-stream`, unless a header names its type).
+   */
   submit(type: string, payload?: unknown, options?: Json): Promise<Submitted>;
   /** Publishes a job to JetStream, without asking a node, and returns its run id once it is durable. */
   publish(

@@ -78,6 +78,8 @@ export class Worker {
 
   stop() {
     this.#ends = true;
+    // Nothing begins any more: the jobs that wait pass on a slot beyond the last one, as they go back.
+    for (const { free } of this.#handlers) free.giveBack();
     this.#end?.();
   }
 
@@ -85,6 +87,10 @@ export class Worker {
     const stop = () => this.stop();
     for (const name of ['SIGTERM', 'SIGINT']) process.on(name, stop);
     const connection = await connect(this.servers, this.#options);
+    connection.closed().then(() => { // No job comes any more, and no reply is sent.
+      for (const context of this.#atWork) context.cancel();
+      this.stop();
+    });
     let refusal; // A worker without its subscriptions would wait for ever.
     const refused = (error) => {
       refusal ??= error;
@@ -103,8 +109,9 @@ export class Worker {
       if (!this.#ends) await new Promise((end) => { this.#end = end; });
       await service.stop();
       await Promise.allSettled(this.#tasks);
+      if (connection.isClosed()) throw (await connection.closed()) ?? new Error('the connection to NATS is closed');
     } finally {
-      await connection.drain();
+      if (!connection.isClosed()) await connection.drain();
       for (const name of ['SIGTERM', 'SIGINT']) process.off(name, stop);
     }
     if (refusal) throw refusal;
@@ -136,23 +143,32 @@ export class Worker {
         },
       };
       const context = new Context(headers, channel);
-      if (hasWaited && await isOver(channel)) { // Cancelled or too late before it began.
+      if (hasWaited && await ask(context, channel, 'started', ANSWER_WITHIN)) { // Over before it began.
         reply(headersOf(new Cancelled('cancelled before it began')));
         return false;
       }
       if (!hasWaited) channel.signal('started', '');
       const beats = this.#beat(context, channel);
       this.#atWork.add(context);
-      let [said, answer] = await this.#work(handler, context, body);
-      this.#atWork.delete(context);
-      clearTimeout(beats.timer);
-      beats.over = true;
+      let said;
+      let answer;
+      try {
+        [said, answer] = await this.#work(handler, context, body);
+      } finally {
+        this.#atWork.delete(context);
+        clearTimeout(beats.timer);
+        beats.over = true;
+      }
       this.#maxPayload = connection.info?.max_payload ?? this.#maxPayload;
       if (answer.length + 4096 > this.#maxPayload) {
         [said, answer] = [headersOf(new Permanent(`the result has ${answer.length} bytes, more than NATS takes`)), ''];
       }
       reply(said, answer);
       return !('Nats-Service-Error-Code' in said);
+    } catch (error) { // Such as a thrown value without a text: without a reply the attempt would last to its time limit.
+      this.log.error(`a job of ${handler.type}`, error);
+      if (!connection.isClosed()) reply({ 'Nats-Service-Error-Code': '500' });
+      return false;
     } finally {
       handler.free.giveBack();
     }
@@ -182,13 +198,26 @@ export class Worker {
   /** Sends heartbeats until it is over; an answer may say that the attempt is. */
   #beat(context, channel) {
     const state = { over: !this.heartbeat, timer: undefined };
-    const interval = ((this.heartbeat || 30) * 1000) / 3;
+    const longest = (this.heartbeat || 30) * 1000;
+    let wasAnswered = false;
+    let silentSince;
     const beat = async () => {
       if (state.over) return;
-      // The connection may be away for a while; the next one counts as well.
-      const answer = await channel.ask('heartbeat', '', interval).catch(() => undefined);
-      if (answer?.headers['longshore-cancel'] === 'true') context.cancel();
-      if (!state.over) state.timer = setTimeout(beat, interval);
+      const askedAt = performance.now();
+      let isOver = await ask(context, channel, 'heartbeat', longest / 3);
+      if (state.over) return;
+      if (isOver !== undefined) {
+        [wasAnswered, silentSince] = [true, undefined];
+      } else {
+        // The connection may be away for a while. A node that has heard a heartbeat takes the job as lost after so
+        // long without another; one that may have heard none, only at the deadline.
+        silentSince ??= askedAt;
+        const isSilent = performance.now() - silentSince >= longest;
+        isOver = isSilent && (wasAnswered || Date.parse(context.deadline) <= Date.now());
+        if (isOver && !context.cancelled) this.log.warn(`run ${context.runId}: no node answers for ${longest / 1000} s: its handler is to stop`);
+      }
+      if (isOver) context.cancel();
+      state.timer = setTimeout(beat, longest / 3);
     };
     beat();
     return state;
@@ -203,11 +232,13 @@ export class Worker {
   }
 }
 
-/** Says that the job begins, and asks whether its attempt has ended meanwhile. */
-async function isOver(channel) {
+/** Sends a signal, and says whether the attempt is over; `undefined` if no node answers. */
+async function ask(context, channel, word, timeout) {
   // Its node may be away for a while, and look for the reply once it is back.
-  const answer = await channel.ask('started', '', ANSWER_WITHIN).catch(() => undefined);
-  return answer?.headers['longshore-cancel'] === 'true';
+  const answer = await channel.ask(word, '', timeout).catch(() => undefined);
+  if (!answer) return undefined;
+  context.deadline = answer.headers['longshore-attempt-deadline'] ?? context.deadline;
+  return answer.headers['longshore-cancel'] === 'true';
 }
 
 /** A job's payload: a JSON value, or bytes where its content type is another. */

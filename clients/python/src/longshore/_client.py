@@ -14,6 +14,8 @@ from nats.aio.client import Client as Nats
 
 WAIT_MILLISECONDS = 10_000
 """How long one request waits: the node that has it may die."""
+WAITS = {"work.next": ("wait_ms", 30_000), "runs.wait": ("timeout_ms", 30_000), "runs.why": ("timeout_ms", 10_000)}
+"""How long an endpoint waits before it answers: the field that says it, and the milliseconds without that."""
 ENDED = ("completed", "dead", "cancelled", "expired", "duplicate", "discarded")
 
 
@@ -33,6 +35,14 @@ def addresses(servers: Servers) -> List[str]:
     """Addresses of servers, of a list or of text with commas; else those of NATS_URL."""
     given = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
     return [address.strip() for address in given.split(",")] if isinstance(given, str) else list(given)
+
+
+def for_payload(headers: Optional[Mapping[str, str]], payload: Any) -> Dict[str, str]:
+    """A job's headers: bytes need a content type, as without one they are read as JSON."""
+    own = dict(headers or {})
+    if not isinstance(payload, bytes) or any(name.lower() == "content-type" for name in own):
+        return own
+    return {"Content-Type": "application/octet-stream", **own}
 
 
 class Client:
@@ -60,11 +70,12 @@ class Client:
     async def submit(self, type: str, payload: Any = None, **options: Any) -> Dict[str, Any]:
         """Submits a job: `{"run_id", "state", "deduplicated"}`, once it is durable.
 
-        The payload is JSON, or bytes as they are. Options are the fields of `submit` in the contract, such as `queue`,
-        `priority`, `idempotency_key`, `delay_ms`, `tags`.
+        The payload is JSON, or bytes as they are (`application/octet-stream`, unless a header names their type).
+        Options are the fields of `submit` in the contract, such as `queue`, `priority`, `idempotency_key`, `delay_ms`,
+        `tags`.
         """
         if isinstance(payload, bytes):
-            options["headers"] = {"Content-Type": "application/octet-stream", **options.get("headers", {})}
+            options["headers"] = for_payload(options.get("headers"), payload)
             options["payload_base64"] = base64.b64encode(payload).decode()
         elif "payload_base64" not in options:
             options["payload"] = payload
@@ -74,11 +85,12 @@ class Client:
                       headers: Optional[Mapping[str, str]] = None) -> str:
         """Publishes a job to JetStream, without asking a node, and returns its run id once it is durable.
 
-        The payload is JSON, or bytes as they are. Options are headers: `{"Longshore-Delay": "5m"}`.
+        The payload is JSON, or bytes, as for `submit`. Options are headers: `{"Longshore-Delay": "5m"}`.
         """
         subject = f"{self.namespace}.jobs.{self.tenant}.{queue}.p{priority}.{type}"
         body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        acknowledged = await self.connection.jetstream().publish(subject, body, headers=dict(headers or {}))
+        sent = for_payload(headers, payload)
+        acknowledged = await self.connection.jetstream().publish(subject, body, headers=sent)
         own = {name.lower(): text for name, text in (headers or {}).items()}.get("longshore-run-id")
         return own or f"{queue}-p{priority}-{acknowledged.seq}"
 
@@ -123,7 +135,9 @@ class Client:
 
     async def request(self, endpoint: str, body: Mapping[str, Any]) -> Dict[str, Any]:
         """Asks any endpoint of the API."""
-        seconds = 5 + body.get("timeout_ms", 0) / 1000
+        name, usual = WAITS.get(endpoint, ("", 10_000))  # queues.pause takes up to 12 s
+        given = body.get(name)
+        seconds = 5 + (usual if given is None else given) / 1000
         subject = f"{self.namespace}.api.{self.tenant}.{endpoint}"
         answer = await self.connection.request(subject, json.dumps(body).encode(), timeout=seconds)
         content = json.loads(answer.data)

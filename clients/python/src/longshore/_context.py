@@ -168,10 +168,20 @@ def _is_on(loop: asyncio.AbstractEventLoop) -> bool:
 
 async def run(work: Callable[..., Any], arguments: Tuple[Any, ...], executor: Optional[Executor] = None) -> Any:
     """What the function returns: a coroutine function on the event loop, any other in a thread."""
-    if inspect.iscoroutinefunction(work):
-        return await work(*arguments)
-    result = await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*arguments))
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(work):
+            return await work(*arguments)
+        result = await asyncio.get_running_loop().run_in_executor(executor, lambda: _in_thread(work, arguments))
+        return await result if inspect.isawaitable(result) else result
+    except SystemExit as error:  # from here it would end the event loop, with all other jobs
+        raise RuntimeError(f"it raised {error!r}") from error
+
+
+def _in_thread(work: Callable[..., Any], arguments: Tuple[Any, ...]) -> Any:
+    try:
+        return work(*arguments)
+    except StopIteration as error:  # no future takes one: who waits for the thread would never wake
+        raise RuntimeError(f"it raised {error!r}") from error
 
 
 async def call(handler: Callable[..., Any], payload: Any, context: Context, executor: Optional[Executor] = None) -> Any:

@@ -60,7 +60,8 @@ def headers_of(error: BaseException) -> Dict[str, str]:
     code = "422" if isinstance(error, Permanent) else "503" if isinstance(error, Retry) else "500"
     known = isinstance(error, (Permanent, Retry, Cancelled)) and str(error)
     text = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
-    headers = {"Nats-Service-Error-Code": code, "Nats-Service-Error": text[:1000]}
+    text = text[:1000].encode("utf-8", "replace").decode()  # no header takes a lone surrogate
+    headers = {"Nats-Service-Error-Code": code, "Nats-Service-Error": text}
     if isinstance(error, Retry):
         headers["Longshore-Retry-After"] = error.after
     return headers

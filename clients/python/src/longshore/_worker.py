@@ -6,10 +6,13 @@ import inspect
 import json
 import logging
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 import nats
+import nats.errors
 import nats.micro
 from nats.aio.client import Client as Nats
 
@@ -45,8 +48,8 @@ class Worker:
     """A process that runs jobs of some types.
 
     Jobs of all tenants unless `tenant` names one. While a handler works, heartbeats are sent: a handler whose event
-    loop stands still for longer than `heartbeat` seconds loses its attempt, `None` sends none. Further options
-    are those of `nats.connect`.
+    loop stands still for longer than `heartbeat` seconds loses its attempt, and one whose node does not answer for so
+    long is cancelled; `None` sends none. Further options are those of `nats.connect`.
     """
 
     def __init__(self, servers: Servers = None, *, name: str = "longshore-python", tenant: str = "*",
@@ -92,7 +95,10 @@ class Worker:
         return hook
 
     def run(self) -> None:
-        """Runs jobs until SIGTERM or SIGINT; jobs that run are finished then."""
+        """Runs jobs until SIGTERM or SIGINT; jobs that run are finished then.
+
+        Raises the connection's last error if that is closed for good.
+        """
         asyncio.run(self.serve())
 
     async def serve(self) -> None:
@@ -103,25 +109,41 @@ class Worker:
                 asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
             except (NotImplementedError, RuntimeError, ValueError):
                 pass  # Windows, or not the main thread
-        connection = await nats.connect(self._servers, **self._options)
+        connection = await nats.connect(self._servers, **{**self._options, "closed_cb": self._closed})
+        handlers = [_Handler(*wanted) for wanted in self._wanted]
         self._executor = ThreadPoolExecutor(2 * sum(slots for _, _, slots in self._wanted) or 1, "longshore")
         try:
             await connection.subscribe(f"{self._namespace}.cancel.{self._tenant}.*", cb=self._cancel)
             metadata = {"longshore.heartbeat": f"{round(self._heartbeat * 1000)}ms"} if self._heartbeat else {}
             service = await nats.micro.add_service(connection, name=self._name, version="0.1.0", metadata=metadata)
-            for type, function, slots in self._wanted:
-                await self._serve_type(service, connection, _Handler(type, function, slots))
+            for handler in handlers:
+                await self._serve_type(service, connection, handler)
             await connection.flush()
             refused = connection.last_error
             if refused and "permissions violation" in str(refused).lower():
                 raise refused  # a worker without its subscriptions would wait for ever
-            log.info("taking jobs of %s", ", ".join(type for type, _, _ in self._wanted))
+            log.info("taking jobs of %s", ", ".join(handler.type for handler in handlers))
             await self._stop.wait()
-            await service.stop()
+            for handler in handlers:
+                # Nothing begins any more: the jobs that wait pass on a slot beyond the last one, as they go back.
+                handler.free.release()
+            await drain(service)
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            if connection.is_closed:
+                raise connection.last_error or nats.errors.ConnectionClosedError()
         finally:
-            await connection.drain()
+            if not connection.is_closed:
+                await connection.drain()
             self._executor.shutdown(wait=False)
+
+    async def _closed(self) -> None:
+        """Without a connection no job comes any more, and no reply is sent."""
+        if self._stop is not None:
+            self._stop.set()
+        for context in list(self._at_work):
+            context.cancel()
+        if own := self._options.get("closed_cb"):
+            await own()
 
     async def _serve_type(self, service: Any, connection: Nats, handler: _Handler) -> None:
         async def arrived(message: Any) -> None:
@@ -140,6 +162,15 @@ class Worker:
 
     async def _job(self, connection: Nats, handler: _Handler, headers: Dict[str, str], subject: str,
                    body: bytes) -> None:
+        try:
+            await self._attempt(connection, handler, headers, subject, body)
+        except Exception:  # such as a reply that cannot be sent: without any the attempt would last to its time limit
+            log.exception("a job of %s", handler.type)
+            if not connection.is_closed:
+                await connection.publish(subject, b"", headers={"Nats-Service-Error-Code": "500"})
+
+    async def _attempt(self, connection: Nats, handler: _Handler, headers: Dict[str, str], subject: str,
+                       body: bytes) -> None:
         has_waited = handler.free.locked()
         async with handler.free:
             if self._stop is not None and self._stop.is_set():  # not begun: another worker is to have it
@@ -148,7 +179,7 @@ class Worker:
                 return
             channel = _Channel(connection, subject)
             context = Context(headers, channel, self._executor)
-            if has_waited and await is_over(channel):  # cancelled or too late before it began
+            if has_waited and await ask(context, channel, "started", ANSWER_WITHIN):  # over before it began
                 await connection.publish(subject, b"", headers=headers_of(Cancelled("cancelled before it began")))
                 return
             if not has_waited:
@@ -192,15 +223,24 @@ class Worker:
             return b"", headers_of(error)
 
     async def _beat(self, context: Context, channel: _Channel) -> None:
-        interval = (self._heartbeat or 30) / 3
+        longest = self._heartbeat or 30
+        was_answered, silent_since = False, 0.0
         while context in self._at_work:  # a cancel alone may be lost: nats-py swallows one while it writes
-            try:
-                answer, _ = await channel.ask("heartbeat", b"", interval)
-                if answer.get("longshore-cancel") == "true":
-                    context.cancel()
-            except Exception as error:  # the connection may be away for a while; the next one counts as well
-                log.debug("heartbeat of run %s: %r", context.run_id, error)
-            await asyncio.sleep(interval)
+            asked_at = time.monotonic()
+            is_over = await ask(context, channel, "heartbeat", longest / 3)
+            if is_over is not None:
+                was_answered, silent_since = True, 0.0
+            else:
+                # The connection may be away for a while. A node that has heard a heartbeat takes the job as lost after
+                # so long without another; one that may have heard none, only at the deadline.
+                silent_since = silent_since or asked_at
+                is_silent = time.monotonic() - silent_since >= longest
+                is_over = is_silent and (was_answered or is_past(context.deadline))
+                if is_over and not context.cancelled:
+                    log.warning("run %s: no node answers for %g s: its handler is to stop", context.run_id, longest)
+            if is_over:
+                context.cancel()
+            await asyncio.sleep(longest / 3)
 
     async def _cancel(self, message: Any) -> None:
         tenant, run_id = message.subject.split(".")[-2:]
@@ -211,14 +251,30 @@ class Worker:
             context.cancel()
 
 
-async def is_over(channel: _Channel) -> bool:
-    """Says that the job begins, and asks whether its attempt has ended meanwhile."""
+async def drain(service: Any) -> None:
+    """Nothing more arrives; what had arrived is with its tasks. The service's own `stop` throws that away."""
+    subscriptions = [endpoint._subscription for endpoint in service._endpoints]
+    subscriptions += service._subscriptions.values()
+    await asyncio.gather(*(one.drain() for one in subscriptions), return_exceptions=True)
+
+
+async def ask(context: Context, channel: _Channel, word: str, seconds: float) -> Optional[bool]:
+    """Sends a signal, and says whether the attempt is over; `None` if no node answers."""
     try:
-        answer, _ = await channel.ask("started", b"", ANSWER_WITHIN)
+        answer, _ = await channel.ask(word, b"", seconds)
     except Exception as error:  # its node may be away for a while, and look for the reply once it is back
-        log.debug("started: %r", error)
-        return False
+        log.debug("%s of run %s: %r", word, context.run_id, error)
+        return None
+    context.deadline = answer.get("longshore-attempt-deadline", context.deadline)
     return answer.get("longshore-cancel") == "true"
+
+
+def is_past(moment: str) -> bool:
+    """Whether a time as nodes write it is over; not if it is none."""
+    try:
+        return datetime.fromisoformat(moment.replace("Z", "+00:00")) <= datetime.now(timezone.utc)
+    except (TypeError, ValueError):
+        return False
 
 
 def read(context: Context, body: bytes) -> Any:
