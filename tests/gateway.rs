@@ -1,8 +1,9 @@
 //! The API is asked over HTTP, by a foreign client: curl.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use longshore_harness::{Node, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -471,6 +472,58 @@ async fn a_run_is_explained_and_its_payload_is_read() {
     let says = |text: &str| lines.iter().any(|line| line["text"].as_str().unwrap().contains(text));
     assert!(says("attempt 1 of 1 started") && says("It failed for good"), "{}", why.body);
     assert_eq!(why.body["run"]["state"], "dead");
+}
+
+/// Given a tenant that waits for as many runs as it may, when it submits a job and prefers to wait, then the answer
+/// says that the job is taken, and not that it waited: after an error the client would submit it again.
+#[tokio::test]
+async fn a_job_whose_end_cannot_be_waited_for_is_answered_as_taken() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let late = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
+    let inbox = world.client().new_inbox();
+    let mut answers = world.client().subscribe(inbox.clone()).await.unwrap();
+    let body = json!({"run_id": late, "timeout_ms": 600_000}).to_string();
+    for _ in 0..1_025 {
+        let subject = "longshore.api.default.runs.wait";
+        world.client().publish_with_reply(subject, inbox.clone(), body.clone().into()).await.unwrap();
+    }
+    let refused = timeout(Duration::from_secs(60), answers.next()).await.unwrap().unwrap();
+    let refused: Value = serde_json::from_slice(&refused.payload).unwrap();
+    assert_eq!(refused["error"], "rate_limited", "{refused}");
+
+    let taken = curl(&node, "/v1/jobs", &[JSON[0], JSON[1], "-H", "Prefer: wait=5", "-d", r#"{"type":"noop"}"#]);
+
+    assert_eq!((taken.status(), &taken.body["deduplicated"]), (201, &json!(false)), "{}", taken.body);
+    let place = format!("location: /v1/runs/{}", taken.body["run_id"].as_str().unwrap());
+    assert!(taken.has(&place) && !taken.head.contains("preference-applied"), "{}", taken.head);
+}
+
+/// Given a client that waits for a run's end, when the server freezes for longer than a read may take, then the client
+/// still gets the end.
+#[tokio::test]
+async fn a_wait_outlasts_a_server_that_does_not_answer() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let run = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
+    let path = format!("/v1/runs/{run}");
+    let mut waits = tokio::process::Command::new("curl");
+    waits.args(["-sS", "-m", "90"]).arg(format!("http://{}{path}?wait=60", node.http()));
+    let waits = waits.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+
+    world.server().sigstop();
+    // As these reads fail, one of the wait's, which come every few seconds, does.
+    let failed = [curl(&node, &path, &[]).status(), curl(&node, &path, &[]).status()];
+    world.server().sigcont();
+
+    assert_eq!(failed, [503, 503]);
+    eventually("the run to start", Duration::from_secs(60), async || {
+        world.try_request("default", "runs.run_now", json!({"run_id": run})).await.map_err(|error| error.to_string())
+    })
+    .await;
+    let answer = waits.wait_with_output().await.unwrap().stdout;
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(answer["state"], "completed", "{answer}");
 }
 
 /// Of two who change a schedule that both have read, the later one is refused, also after the schedule has fired.

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::http::on_a_free_port;
-use crate::{times, world};
+use crate::{served_by, times, workers, world};
 
 /// A limit for hopeless cases.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -201,6 +201,36 @@ async fn the_end_of_a_replayed_run_is_its_last_one() {
     let whole = Follower::of(node.http(), &path, None).await.rest().await;
     assert_eq!(names(&whole)[..4], ["enqueued", "started", "failed", "dlq"]);
     assert_eq!(whole[4..], second);
+}
+
+/// Given a run that waits and whose type keeps only its failures, when it completes at once, so that no event and no
+/// record says so, then its stream ends all the same, and a client that had that gets 204.
+#[tokio::test]
+async fn the_stream_of_a_run_of_which_nothing_is_kept_ends() {
+    let world = world().await;
+    let node = workers(node(&world), 1).with("types.brief", &served_by("noop", "history = 'failures'")).start().await;
+    let go_on = Arc::new(Notify::new());
+    let gate = Arc::clone(&go_on);
+    let handler = world.handler("gate").start(move |_: Job| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.notified().await;
+            Reply::json(json!(null))
+        }
+    });
+    let handler = handler.await;
+    world.publish("gate").json(json!(1)).await;
+    handler.called(1).await;
+    let run = world.publish("brief").json(json!(1)).await;
+    let path = format!("/v1/runs/{run}/stream");
+    let follower = Follower::of(node.http(), &path, None).await;
+
+    go_on.notify_one();
+
+    let frames = follower.rest().await;
+    let end = frames.last().unwrap();
+    assert_eq!((end.event.as_str(), &end.data["run_id"]), ("end", &json!(run)), "{frames:?}");
+    assert_eq!(answer(node.http(), &path, Some(&end.id)).await, (204, String::new()));
 }
 
 /// Given streams of all events with filters, when jobs of two tenants run, then each stream has its own and no others.

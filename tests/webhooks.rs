@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use longshore_harness::{EventName, Node, NodeBuilder, World, eventually};
+use longshore_harness::{EventName, Job, Node, NodeBuilder, Reply, World, eventually};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -234,6 +234,55 @@ async fn a_node_that_dies_over_events_leaves_each_one_delivery() {
         let deliveries = world.request("runs.list", json!({"type": "longshore.webhook"})).await;
         assert_eq!(deliveries["runs"].as_array().map(Vec::len), Some(runs.len()), "{point}: {deliveries}");
     }
+}
+
+/// More events come in one message of the log than its tenant may submit at once: all are posted as its tokens come.
+#[tokio::test]
+async fn a_rate_limit_delays_webhooks_and_stops_none() {
+    const LINES: usize = 8;
+    let world = world().await;
+    let limited = settings(&world, "n1").with("tenants.default", "rate_limit = { rate = 1, per = '1s', burst = 2 }");
+    let _node = limited.start().await;
+    let target = target(|_| 200).await;
+    world.request("webhooks.put", json!({"id": "shop", "url": target.url, "events": ["log"]})).await;
+    let talks = |job: Job| async move {
+        for number in 0..LINES {
+            job.signal("log", format!("line {number}")).await;
+        }
+        Reply::json(json!(null))
+    };
+    let _handler = world.handler("talk").start(talks).await;
+
+    world.publish("talk").json(json!(1)).await;
+
+    let line = |got: &Got| got.json()["data"]["line"].to_string();
+    target.has("every line", |got| got.iter().map(line).collect::<BTreeSet<_>>().len() == LINES).await;
+}
+
+/// An id is free again once its run's record has gone: the events of the next run of that id are posted as well.
+#[tokio::test]
+async fn the_events_of_an_id_that_is_used_again_are_posted() {
+    let world = world().await;
+    let _node = node(&world, "n1").await;
+    let target = target(|_| 200).await;
+    world.request("webhooks.put", json!({"id": "shop", "url": target.url, "events": ["completed"]})).await;
+    let job = json!({"type": "noop", "run_id": "again", "keep_ms": 4_000});
+    assert_eq!(world.submit(job.clone()).await, "again");
+    target.has("the first", |got| got.len() == 1).await;
+    eventually("its record to go", WITHIN, async || {
+        match world.try_request("default", "runs.get", json!({"run_id": "again"})).await {
+            Err(error) if error.code == 404 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+
+    let submitted = world.request("submit", job).await;
+
+    assert_eq!(submitted["deduplicated"], false, "{submitted}");
+    target.has("the second", |got| got.len() == 2).await;
+    let of_both = target.got().iter().all(|got| got.json()["data"]["run_id"] == "again");
+    assert!(of_both, "{:?}", target.got());
 }
 
 /// A target that says 410, or fails to the end, pauses its webhook, which goes on where it stopped once it is resumed.

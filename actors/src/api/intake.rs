@@ -30,6 +30,21 @@ use crate::trace::Tracer;
 /// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
     let checked = checked(api, tenant, submit).await?;
+    admit(api, tenant, checked).await
+}
+
+/// The same for a delivery to a webhook, which a node makes of an event. A message of the log that met the end of the
+/// tenant's tokens comes again from its beginning: were its repeats to take tokens, it would never get to its end.
+pub(crate) async fn submit_delivery(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<(), ApiError> {
+    let checked = checked(api, tenant, submit).await?;
+    if keyed::repeated(api, &checked).await?.is_some() {
+        api.metrics.deduplicated.inc();
+        return Ok(());
+    }
+    admit(api, tenant, checked).await.map(drop)
+}
+
+async fn admit(api: &Api, tenant: &Tenant, checked: Submission) -> Result<Submitted, ApiError> {
     let due = due(&checked.job);
     let place = match due {
         Some(_) => Ok(None),

@@ -32,7 +32,8 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered
     let mut found = known(api, &tenant, &run_id).await?;
     if matches!(found.run.state, State::Running) {
         // The record lists them with the attempt's end.
-        for step in api.backbone.steps(&tenant, &run_id).await? {
+        let steps = api.backbone.steps(&found.run).await?;
+        for step in steps {
             found.run.list_step(step);
         }
     }
@@ -136,20 +137,26 @@ pub(crate) async fn wait_for_end(
     let mut check_every = CHECK_EVERY;
     let mut published: Option<Encoded<Record>> = None;
     loop {
-        let found = find(api, tenant, run_id).await?;
-        let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
-        if let Some(end) = published.take().filter(|_| !has_ended) {
+        let found = find(api, tenant, run_id).await;
+        let now = Instant::now();
+        let found = match found {
+            // The servers may answer again before the time is over; that a value is unreadable stays.
+            Err(error) if error.code < 500 || now >= until => return Err(error),
+            found => found.ok(),
+        };
+        let has_ended = found.iter().flatten().any(|found| found.run.state.is_terminal());
+        let end = if found.is_some() { published.take() } else { None };
+        if let Some(end) = end.filter(|_| !has_ended) {
             // Its end was published, and no record will say so.
             return Ok(Waited { record: end, duplicate_of: None });
         }
-        let now = Instant::now();
         match found {
-            Some(found) if has_ended || now >= until => {
+            Some(Some(found)) if has_ended || now >= until => {
                 let duplicate_of = found.run.state.duplicate_of().cloned();
                 return Ok(Waited { record: shown(api, &found).await, duplicate_of });
             }
-            Some(_) => {}
-            None => {
+            None | Some(Some(_)) => {}
+            Some(None) => {
                 // Perhaps the end was published before this wait listened.
                 let missing = missing(api, tenant, run_id).await;
                 let unstored_ends = missing.error == Code::NotKept.as_str();
@@ -161,7 +168,7 @@ pub(crate) async fn wait_for_end(
         check_every = (check_every * 2).min(MAX_CHECK_EVERY);
         // Any event of the run, or time to poll.
         if let Ok(Some(event)) = tokio::time::timeout_at(check_at, events.next()).await {
-            published = end_published(&api.policies, &event);
+            published = end_published(&api.policies, &event).or(published);
         }
     }
 }

@@ -18,7 +18,7 @@ use foldhash::fast::FixedState;
 use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
-use longshore_backbone::wire::api::{ApiError, RunRequest};
+use longshore_backbone::wire::api::{ApiError, Code, RunRequest};
 use longshore_backbone::wire::logged::{EventFilter, Logged};
 use longshore_domain::{Run, SmolStr, Tenant, Timestamp};
 
@@ -57,7 +57,8 @@ impl Logline {
             position,
             event: SmolStr::from(&*event.event),
             json: Bytes::copy_from_slice(line.as_bytes()),
-            identity: FixedState::default().hash_one(event.identity(line)),
+            // A later run that has an id anew has the same events at other times.
+            identity: FixedState::default().hash_one((event.identity(line), &*event.at)),
             end: event.is_end().then(|| (event.round, SmolStr::from(&*event.at))),
         }
     }
@@ -148,7 +149,13 @@ impl EventStreams {
     ) -> Result<Option<EventStream>, ApiError> {
         let (tenant, run_id) = filter::one(asker, asked)?;
         self.has_room()?;
-        let Found { run, .. } = runs::known(&self.api, &tenant, &run_id).await?;
+        let Found { run, .. } = match runs::known(&self.api, &tenant, &run_id).await {
+            // Nothing is kept of it, and line 0 stands for its end, which the caller had.
+            Err(error) if error.code == Code::NotFound.number() && after.is_some_and(|at| at.1 == 0) => {
+                return Ok(None);
+            }
+            found => found?,
+        };
         let until = UntilEnd::of(&run);
         if let Some(after) = after
             && self.had_its_end(&until, &run, after).await?
@@ -180,5 +187,24 @@ impl EventStreams {
             return Err(ApiError::unavailable(format!("{MAX_OPEN} streams are open on this node already")));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeat_is_known_and_the_event_of_a_later_run_of_that_id_is_another() {
+        let identity = |at: &str| {
+            let line = format!(
+                r#"{{"id":"t/again/1/1/completed","event":"completed","run_id":"again","tenant":"t",
+                    "queue":"main","type":"noop","round":1,"at":"{at}"}}"#
+            );
+            Logline::of((7, 1), &Logged::read(&line).unwrap(), &line).identity
+        };
+        let first = identity("2026-01-01T00:00:00.000Z");
+        assert_eq!(first, identity("2026-01-01T00:00:00.000Z"));
+        assert_ne!(first, identity("2026-01-02T00:00:00.000Z"));
     }
 }

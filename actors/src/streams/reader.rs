@@ -10,20 +10,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
-use longshore_backbone::wire::api::{ApiError, redact_event};
+use longshore_backbone::wire::api::{ApiError, Code, redact_event};
 use longshore_backbone::wire::logged::Logged;
-use longshore_domain::{Tenant, Timestamp};
+use longshore_domain::{RunId, Tenant, Timestamp};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::tail::{Heard, LOOK_BACK, RecentEvents};
 use super::{EventStreams, From, Interest, Logline, Position, UntilEnd, lines};
+use crate::api::runs;
 use crate::runtime::now;
 
 /// How long before a run was first published its history begins: clocks of nodes may differ.
 const BEFORE: Duration = Duration::from_secs(5);
 /// How long the end that a record has may take to be in the log, before the log is taken to have it no more.
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// How often the run of a stream is looked at, and how long what it did last may take to be in the log.
+const LOOKS_EVERY: Duration = Duration::from_secs(3);
 /// How long to wait before a read is tried again, and how often.
 const AGAIN: Duration = Duration::from_millis(500);
 const TRIES: u32 = 20;
@@ -71,6 +74,8 @@ pub struct EventStream {
     until: Option<UntilEnd>,
     /// When the log is taken to have the end of the run no more.
     gives_up_at: Option<Instant>,
+    /// When it is looked whether the run has ended without an event.
+    looks_at: Instant,
     known: RecentEvents,
     phase: Phase,
     /// What is said before anything else.
@@ -102,6 +107,7 @@ impl EventStream {
             after: (0, 0),
             until,
             gives_up_at: ends_at.map(|at| Instant::now() + at.since(now())),
+            looks_at: Instant::now() + LOOKS_EVERY,
             known: RecentEvents::default(),
             phase: Phase::Over,
             said: VecDeque::new(),
@@ -203,6 +209,14 @@ impl EventStream {
                 Start::Since(since) => backbone.page_since(&source, &subject, since).await?,
             }
         };
+        let oldest = match start {
+            // What comes next may be other tenants'; or the log has it no more.
+            Start::At(next) if page.messages.first().is_none_or(|first| first.sequence > next) => {
+                let (first, _) = backbone.sequences(&Source::Events).await?;
+                Some(first).filter(|first| *first > next.max(self.after.0))
+            }
+            _ => None,
+        };
         if let Some(next) = page.next {
             self.phase = Phase::History(Start::At(next));
         } else {
@@ -214,6 +228,7 @@ impl EventStream {
             };
             self.phase = Phase::Gap(begins, next, heard);
         }
+        self.said.extend(oldest.map(|oldest| StreamItem::Reset { oldest: Some((oldest, 1)) }));
         page.messages.iter().for_each(|stored| self.take_in(stored));
         Ok(())
     }
@@ -243,7 +258,8 @@ impl EventStream {
     }
 
     async fn hear(&mut self) {
-        let gives_up_at = self.gives_up_at;
+        let (gives_up_at, looks_at) = (self.gives_up_at, self.looks_at);
+        let looks = gives_up_at.is_none() && self.until.is_some();
         let Phase::Live(heard) = &mut self.phase else { return };
         tokio::select! {
             biased;
@@ -262,7 +278,22 @@ impl EventStream {
                 self.said.push_back(StreamItem::End((self.after.0.max(1), 0)));
                 self.phase = Phase::Over;
             }
+            () = tokio::time::sleep_until(looks_at), if looks => self.look().await,
         }
+    }
+
+    /// Looks whether the log will ever have an end of the run: it has none if the run's type keeps only failures and
+    /// the run completed at once, so that nothing is kept of it.
+    async fn look(&mut self) {
+        self.looks_at = Instant::now() + LOOKS_EVERY;
+        let (Some(tenant), Some(run)) = (&self.interest.tenant, self.interest.filter.runs.first()) else { return };
+        let Ok(run) = RunId::parse(run) else { return };
+        let within = match runs::known(&self.streams.api, tenant, &run).await {
+            Ok(found) if found.run.state.is_terminal() => END_WITHIN,
+            Err(error) if error.code == Code::NotFound.number() => LOOKS_EVERY,
+            Ok(_) | Err(_) => return,
+        };
+        self.gives_up_at = Some(Instant::now() + within);
     }
 
     fn take_in(&mut self, stored: &Stored) {

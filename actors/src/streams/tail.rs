@@ -35,6 +35,11 @@ const MAX_EVENTS: usize = 4_096;
 const MAX_BYTES: usize = 1 << 20;
 /// How long listeners have for what they were handed at once.
 const WAITS_FOR_READERS: Duration = Duration::from_millis(250);
+/// How long one of them is waited for in all, before the tail is at the end of the log again: who is steadily slower
+/// than the log grows would hold up all others for ever.
+const HELD_UP_FOR: Duration = Duration::from_secs(1);
+/// In such steps.
+const STEP: Duration = Duration::from_millis(2);
 /// Pages of history that are read at once on this node, for all streams.
 const READERS: usize = 16;
 
@@ -69,9 +74,15 @@ struct Listener {
     is_slow: Arc<AtomicBool>,
     /// It was waited for, in vain, since it last had little left.
     was_waited_for: bool,
+    /// How long it is waited for yet.
+    time_left: Duration,
 }
 
 impl Listener {
+    fn is_awaited(&self) -> bool {
+        !self.was_waited_for && !self.time_left.is_zero() && self.is_half_full()
+    }
+
     /// Whether so much is left that it would soon be too much.
     fn is_half_full(&self) -> bool {
         self.untaken.load(Ordering::Relaxed) > MAX_BYTES / 2 || self.put.capacity() < MAX_EVENTS / 2
@@ -143,7 +154,7 @@ impl Table {
         let ((put, take), (answer, answered)) = (mpsc::channel(MAX_EVENTS), oneshot::channel());
         let (untaken, is_slow) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let heard = Heard { take, untaken: Arc::clone(&untaken), is_slow: Arc::clone(&is_slow) };
-        let listener = Listener { interest, put, untaken, is_slow, was_waited_for: false };
+        let listener = Listener { interest, put, untaken, is_slow, was_waited_for: false, time_left: HELD_UP_FOR };
         self.joining.lock().unpoisoned().push((listener, answer));
         self.somebody_joins.notify_one();
         Some((answered.await.ok()?, heard))
@@ -201,6 +212,9 @@ impl Tail {
         if page.next.is_some() {
             return Ok(true);
         }
+        for listener in self.listeners.iter_mut().filter(|listener| !listener.is_half_full()) {
+            listener.time_left = HELD_UP_FOR;
+        }
         // Who joins is answered the sequence up to which the log was read before: the rest it is handed.
         for (listener, answer) in table.joining.lock().unpoisoned().drain(..) {
             if answer.send(self.next).is_ok() {
@@ -221,15 +235,18 @@ impl Tail {
     }
 
     /// A page comes at once, and may be more than a listener can hold: one that takes what it is handed gets the time
-    /// for that. One that does not is waited for once, and then no more.
+    /// for that. One that takes nothing is waited for once, one that is steadily too slow for [`HELD_UP_FOR`], and then
+    /// no more.
     async fn let_them_take(&mut self) {
         for listener in self.listeners.iter_mut().filter(|listener| !listener.is_half_full()) {
             listener.was_waited_for = false;
         }
         let until = Instant::now() + WAITS_FOR_READERS;
-        let is_awaited = |listener: &Listener| !listener.was_waited_for && listener.is_half_full();
-        while self.listeners.iter().any(is_awaited) && Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+        while self.listeners.iter().any(Listener::is_awaited) && Instant::now() < until {
+            for listener in self.listeners.iter_mut().filter(|listener| listener.is_awaited()) {
+                listener.time_left = listener.time_left.saturating_sub(STEP);
+            }
+            tokio::time::sleep(STEP).await;
         }
         for listener in &mut self.listeners {
             listener.was_waited_for |= listener.is_half_full();
@@ -266,7 +283,26 @@ mod tests {
         let (untaken, is_slow) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let heard = Heard { take, untaken: Arc::clone(&untaken), is_slow: Arc::clone(&is_slow) };
         let interest = Interest { tenant: None, filter: EventFilter::default() };
-        (Listener { interest, put, untaken, is_slow, was_waited_for: false }, heard)
+        (Listener { interest, put, untaken, is_slow, was_waited_for: false, time_left: HELD_UP_FOR }, heard)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_is_steadily_too_slow_holds_the_others_up_for_a_second_and_then_loses_its_stream() {
+        let (listener, mut heard) = listener();
+        let mut tail = Tail { listeners: vec![listener], ..Tail::default() };
+        let reader = tokio::spawn(async move {
+            while heard.next().await.is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let begun = Instant::now();
+        for number in 0..10_000 {
+            tail.listeners.retain(|listener| listener.hand(&line(number, 10)));
+            tail.let_them_take().await;
+        }
+        assert!(begun.elapsed() >= HELD_UP_FOR && begun.elapsed() < HELD_UP_FOR * 2, "{:?}", begun.elapsed());
+        assert!(tail.listeners.is_empty(), "it is too slow");
+        reader.await.unwrap();
     }
 
     #[tokio::test]

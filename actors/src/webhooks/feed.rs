@@ -32,6 +32,10 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 const AWAY: Duration = Duration::from_secs(2);
 /// More than a message of the log has events: its sequence times this, and the event's place, give the order.
 const PLACES: u64 = 1 << 16;
+/// Only a log that was made again has such sequences: they begin at the time in microseconds, beyond 2^50.
+const MADE_AGAIN: u64 = 1 << 46;
+/// Its places, so that the numbers fit into 63 bits: the shortest line has over 100 bytes, a message 384 KiB.
+const PLACES_MADE_AGAIN: u64 = 1 << 12;
 
 /// The tasks of the webhooks that are not paused.
 type Fed = HashMap<(Tenant, WebhookId), AbortOnDropHandle<()>>;
@@ -134,10 +138,10 @@ impl Feed {
                 continue;
             }
             let Ok(raw) = RawValue::from_string(line.to_owned()) else { continue };
-            let sequence = batch.sequence * PLACES + u64::try_from(place).unwrap_or_default();
-            let run_id = run_id(&self.stored.webhook, event.identity(line));
+            let sequence = place_of(batch.sequence, place);
+            let run_id = run_id(&self.stored.webhook, event.identity(line), &event.at);
             let job = job(settings(&self.api)?, &self.stored, Some(run_id), sequence, raw)?;
-            intake::submit(&self.api, &self.stored.webhook.tenant, job).await?;
+            intake::submit_delivery(&self.api, &self.stored.webhook.tenant, job).await?;
         }
         Ok(())
     }
@@ -162,9 +166,39 @@ pub(super) fn job(
     })
 }
 
-/// The id of the run that delivers this event to this webhook: the same whenever the event is published again.
-fn run_id(webhook: &WebhookStatus, event: &str) -> String {
+/// The number of an event, which grows along the log, also where the log was made again.
+fn place_of(sequence: u64, line: usize) -> u64 {
+    let places = if sequence < MADE_AGAIN { PLACES } else { PLACES_MADE_AGAIN };
+    let line = u64::try_from(line).map_or(places - 1, |line| line.min(places - 1));
+    sequence.saturating_mul(places).saturating_add(line)
+}
+
+/// The id of the run that delivers this event to this webhook: the same whenever the event is published again, which
+/// leaves its time as it was. A later run that has an id anew has the same events at other times.
+fn run_id(webhook: &WebhookStatus, event: &str, at: &str) -> String {
     let made = webhook.created_at.millis();
-    let hash = Sha256::digest(format!("{made} {event}"));
+    let hash = Sha256::digest(format!("{made} {at} {event}"));
     format!("{}_{}", webhook.id, hex(&hash[..16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_grow_along_the_log_also_where_it_was_made_again() {
+        let made_again = 1_795_413_600_000_000;
+        assert_eq!(place_of(19, 0), 1_245_184, "as documented");
+        let places = [
+            place_of(19, 3),
+            place_of(20, 0),
+            place_of(900_000_000_000, 4_000),
+            place_of(made_again, 0),
+            place_of(made_again, 2_600),
+            place_of(made_again + 1, 0),
+        ];
+        assert!(places.is_sorted_by(|one, next| one < next), "{places:?}");
+        assert!(i64::try_from(places[5]).is_ok(), "receivers read it as a number with a sign");
+        assert!(place_of(19, usize::MAX) < place_of(20, 0) && place_of(u64::MAX, 7) > places[5]);
+    }
 }

@@ -200,11 +200,13 @@ impl Gateway {
         let run_id = submitted.run_id.as_str();
         let status = if submitted.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
         let prefer = Prefer::of(&parts.headers);
-        let mut answer = match prefer {
-            Prefer { wait: None, respond_async: false } => shown(status, answer),
-            Prefer { wait, .. } => self.waited(&tenant, run_id, wait.unwrap_or(0), parts).await?,
+        let waited = match prefer {
+            Prefer { wait: None, respond_async: false } => None,
+            // The job is taken, whether its end can be waited for or not: after an error it would be submitted again.
+            Prefer { wait, .. } => self.waited(&tenant, run_id, wait.unwrap_or(0), parts).await.ok(),
         };
-        let applied = prefer.applied(answer.status());
+        let applied = waited.as_ref().and_then(|run| prefer.applied(run.status()));
+        let mut answer = waited.unwrap_or_else(|| shown(status, answer));
         answer.headers_mut().extend(applied.map(|applied| (HeaderName::from_static("preference-applied"), applied)));
         let place = format!("{}/v1/runs/{run_id}", self.guard.http.base_path);
         let place = if tenant == "default" { place } else { format!("{place}?tenant={tenant}") };
