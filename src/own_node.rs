@@ -96,6 +96,13 @@ impl NodeBuilder {
     /// # Errors
     /// Says what is wrong.
     pub async fn start(self) -> Result<RunningNode, RunError> {
+        let running = self.spawn().await?;
+        running.ready().await;
+        Ok(running)
+    }
+
+    /// As [`Self::start`], but it may not be ready yet.
+    async fn spawn(self) -> Result<RunningNode, RunError> {
         let configuration = Configuration::load(self.file.as_deref(), &self.settings, &self.handlers)?;
         configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let connection = match self.connection {
@@ -111,14 +118,10 @@ impl NodeBuilder {
             settings.traces = crate::traces::exporter(configuration.telemetry(), &settings.name)?;
         }
         let node = Node::start(settings, connection, configuration.handlers()).await?;
-        #[cfg(feature = "http")]
-        if let Some(http) = &http {
-            http.show(node.observer());
-        }
         Ok(RunningNode {
             node,
             #[cfg(feature = "http")]
-            _http: http,
+            http,
         })
     }
 
@@ -127,7 +130,16 @@ impl NodeBuilder {
     /// # Errors
     /// Says what is wrong.
     pub async fn run_until_signal(self) -> Result<(), RunError> {
-        self.start().await?.run_until_signal().await
+        let mut signals = Signals::listen().map_err(RunError::Signals)?;
+        let running = tokio::select! {
+            running = self.spawn() => running?,
+            // The node has taken no job yet, so there is nothing to drain.
+            _ = signals.next() => return Ok(()),
+        };
+        tokio::select! {
+            () = running.ready() => running.run_until(signals).await,
+            _ = signals.next() => running.drain().await,
+        }
     }
 }
 
@@ -136,7 +148,7 @@ impl NodeBuilder {
 pub struct RunningNode {
     node: Node,
     #[cfg(feature = "http")]
-    _http: Option<crate::http::Server>,
+    http: Option<crate::http::Server>,
 }
 
 impl RunningNode {
@@ -150,13 +162,25 @@ impl RunningNode {
     ///
     /// # Errors
     /// The node gave up, or not everything was confirmed in time.
-    pub async fn run_until_signal(mut self) -> Result<(), RunError> {
-        let mut signals = Signals::listen().map_err(RunError::Signals)?;
+    pub async fn run_until_signal(self) -> Result<(), RunError> {
+        let signals = Signals::listen().map_err(RunError::Signals)?;
+        self.run_until(signals).await
+    }
+
+    async fn run_until(mut self, mut signals: Signals) -> Result<(), RunError> {
         tokio::select! {
             error = self.node.failed() => return Err(error.into()),
             _ = signals.next() => {}
         }
         self.drain().await
+    }
+
+    async fn ready(&self) {
+        self.node.ready().await;
+        #[cfg(feature = "http")]
+        if let Some(http) = &self.http {
+            http.show(self.node.observer());
+        }
     }
 
     /// Stops taking work, and ends once what runs has ended or been handed back.

@@ -494,3 +494,33 @@ async fn a_backup_that_is_ended_lets_jobs_go_on() {
     assert_eq!(world.wait(&next).await.state, "completed");
     assert!(!dir.join("manifest.json").exists());
 }
+
+/// Given a backup that waits for a job, when an operator resumes a queue meanwhile, then the backup fails; when one
+/// pauses it for good, then it stays paused.
+#[tokio::test]
+async fn a_backup_leaves_alone_what_operators_do_meanwhile() {
+    let world = world().await;
+    let (handler, open) = crate::http::held(&world, "held").await;
+    let _node = world.node().start().await;
+    let rounds = [("queues.resume", false, ""), ("queues.pause", true, "main null")];
+    for (round, (endpoint, succeeds, left)) in rounds.into_iter().enumerate() {
+        open.send_replace(false);
+        world.publish("held").json(json!({})).await;
+        handler.called(round + 1).await;
+        let dir = folder(&world).join(endpoint);
+        let order = async {
+            eventually("a pause", WITHIN, async || {
+                let paused = paused(&world).await;
+                if paused.is_empty() { Err("none") } else { Ok(()) }
+            })
+            .await;
+            world.request_as("_all", endpoint, json!({"queue": "main"})).await;
+            open.send_replace(true);
+        };
+        let arguments = ["backup", text(&dir), "--wait", "1h"];
+        let ((is_success, output), ()) = tokio::join!(command(&world, &arguments), order);
+        assert_eq!(is_success, succeeds, "{output}");
+        assert!(succeeds || output.contains("queue main went on during the backup"), "{output}");
+        assert_eq!(paused(&world).await.join(", "), left, "{output}");
+    }
+}

@@ -3,11 +3,12 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use longshore_harness::{World, eventually};
+use longshore_harness::{ROOM, World, eventually};
+use longshore_natsd::Options;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
-use crate::{AT_ONCE, served_by, workers, world};
+use crate::{AT_ONCE, served_by, use_binary, workers, world};
 
 /// The output of a command, and its exit code.
 pub(crate) struct Said {
@@ -117,6 +118,22 @@ async fn many_jobs_are_submitted_from_lines() {
     let one = say(&world, "events --since 1h --until 0s --run line-3").await.well();
     let names: Vec<&str> = one.out.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     assert_eq!(names, ["enqueued", "started", "completed"]);
+}
+
+/// Given a file of large jobs, one of them beyond the server's limit for a message, when it is submitted, then that
+/// line is named, and the others are submitted, though a few together are too large as well.
+#[tokio::test]
+async fn a_line_that_is_too_large_does_not_stop_the_others() {
+    use_binary();
+    let extra = "max_payload: 262144".to_owned();
+    let world = World::with(Options { max_file: ROOM, extra, ..Options::default() }).await;
+    let _node = world.node().start().await;
+    let line = |kilobytes: usize| json!({"payload": "x".repeat(kilobytes * 1_000)}).to_string();
+    let file = world.dir().join("jobs.jsonl");
+    std::fs::write(&file, [100, 300, 100, 100].map(line).join("\n")).unwrap();
+    let said = say(&world, &format!("submit noop --lines {}", file.display())).await;
+    assert_eq!((said.code, said.out.trim()), (1, "3 submitted, 0 of them not new, 1 refused"), "{}", said.err);
+    assert!(said.err.contains("refused: line 2: the request has 300"), "{}", said.err);
 }
 
 /// Given jobs that are over, when the event log is asked for, then the answer ends with the log, also where it has

@@ -54,6 +54,20 @@ fn systemd_accepts_the_unit() {
     assert!(waits.parse::<u64>().unwrap() > 30 + 10 + 2 * 3 + 5, "grace, flush, goodbyes and closing of the lanes");
 }
 
+/// Given the accounts of tenants, then the server remembers each request to the API for longer than one may wait.
+#[test]
+fn a_request_of_a_tenants_account_is_remembered_until_its_answer() {
+    let accounts = include_str!("../deploy/accounts.conf");
+    let is_export = |line: &&str| line.contains("service: \"longshore.api.") && line.contains("accounts: [");
+    let exports: Vec<&str> = accounts.lines().filter(is_export).collect();
+    assert_eq!(exports.len(), 2, "{exports:?}");
+    for export in exports {
+        let threshold = export.split_once("threshold: \"").and_then(|(_, rest)| rest.split_once("m\""));
+        let minutes: Option<u64> = threshold.and_then(|(minutes, _)| minutes.parse().ok());
+        assert!(minutes.is_some_and(|minutes| minutes > 10), "{export}");
+    }
+}
+
 /// Servers and nodes find each other, and their files.
 fn servers_and_nodes_fit(services: &serde_json::Map<String, Value>, file: &dyn Fn(&str) -> PathBuf) {
     let texts = |of: &Value| -> Vec<String> { serde_json::from_value(of.clone()).unwrap() };

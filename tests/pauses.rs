@@ -253,6 +253,37 @@ async fn a_pause_survives_the_node_that_was_asked() {
     drop(first);
 }
 
+/// Given a node that has read many settings, when their bucket is deleted and another node makes it at its start, then
+/// a pause that is answered holds on the first one, too.
+#[tokio::test]
+async fn a_pause_holds_also_where_settings_of_a_bucket_that_is_gone_were_read() {
+    let world = world().await;
+    let worker = node(&world).name("worker").start().await;
+    let done = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&done).await.state, "completed");
+    for number in 0..60 {
+        order(&world, "limits.set", json!({"type": format!("t{number}"), "rate": 5})).await;
+    }
+    world.jetstream().delete_stream("KV_longshore_control").await.unwrap();
+    let gateway = node(&world).name("gateway").with("node", "gateway = true").start().await;
+    eventually("both nodes", WITHIN, async || {
+        let nodes = order(&world, "nodes.list", json!({})).await;
+        if nodes["nodes"].as_array().unwrap().len() == 2 { Ok(()) } else { Err(nodes) }
+    })
+    .await;
+
+    order(&world, "queues.pause", json!({"queue": "main"})).await;
+    let waiting = many(&world, "noop", "main", 20, json!({})).await;
+    let free = many(&world, "noop", "bulk", 20, json!({})).await;
+    all_completed(&world.ends(&free, WITHIN).await);
+    for job in &waiting {
+        assert_eq!(world.request("runs.get", json!({"run_id": job.run_id})).await["state"], "enqueued");
+    }
+    order(&world, "queues.resume", json!({"queue": "main"})).await;
+    all_completed(&world.ends(&waiting, WITHIN).await);
+    stop(vec![worker, gateway]).await;
+}
+
 /// Given requests that make no sense, when they are made, then each is refused and says why; a resume of what is not
 /// paused is answered.
 #[tokio::test]

@@ -1,14 +1,16 @@
 //! A node that is asked to end finishes what it can, returns the other jobs untouched, and stays within its time
 //! limits.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longshore_harness::natsd::Signal;
 use longshore_harness::{LiveEvents, Node, Receipt, Reply, World, reads};
+use rustix::process::{Pid, kill_process};
 use serde_json::json;
 
-use crate::{WITHIN, rules, served_by, workers, world};
+use crate::{WITHIN, rules, served_by, without_node, workers, world};
 
 /// Given running and waiting jobs, when the node is asked to end, then the running jobs end first and no other job
 /// starts.
@@ -48,6 +50,37 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
         history.rules = rules(Vec::new());
         history.assert_sound();
     }
+}
+
+/// Given a node that runs a job and is not ready yet, as there is no room for its schedule, when it is asked to end,
+/// then the job ends first.
+#[tokio::test]
+async fn what_runs_before_the_node_is_ready_is_finished() {
+    let world = world().await;
+    without_node(world.node()).await;
+    let mut fillers = 0;
+    for bytes in [1_000_000, 10_000, 100] {
+        let mut has_room = true;
+        while has_room {
+            fillers += 1;
+            let subject = format!("$KV.longshore_schedules.filler.x.{fillers}");
+            has_room = world.jetstream().publish(subject, vec![b'x'; bytes].into()).await.unwrap().await.is_ok();
+        }
+    }
+    let mut live = world.live_events("default").await;
+    let run = world.publish("sleep").json(json!({"ms": 2_000})).await;
+    let config = world.dir().join("early.toml");
+    let text = "[node]\nname = 'early'\n[http]\nlisten = 'off'\n[schedules.late]\nevery = '1h'\ntype = 'noop'\n";
+    std::fs::write(&config, text).unwrap();
+    let mut serve = world.command(["serve", "--config", config.to_str().unwrap()]);
+    let mut node = serve.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    live.until_published("started", &run).await;
+
+    let pid = Pid::from_raw(i32::try_from(node.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(node.wait().await.unwrap().success());
+    let record = world.record(&run).await.unwrap();
+    assert_eq!((record.state.as_str(), record.attempt), ("completed", 1));
 }
 
 /// Whether this process, and so each node that it starts, has SIGHUP ignored.

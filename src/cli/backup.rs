@@ -14,7 +14,8 @@ use longshore::signals::Signals;
 use longshore_backbone::client::NO_NODE;
 use longshore_backbone::snapshot::{Marks, Snapshot, StoredStream, checksum};
 use longshore_backbone::wire::api::{
-    NodesList, Nothing, PauseRequest, QueueStatus, QueuesList, QueuesPause, QueuesRequest, QueuesResume, ResumeRequest,
+    ApiError, NodesList, Nothing, PauseRequest, QueueStatus, QueuesList, QueuesPause, QueuesRequest, QueuesResume,
+    ResumeRequest,
 };
 use longshore_domain::{Queue, Timestamp, duration};
 use serde::{Deserialize, Serialize};
@@ -144,6 +145,7 @@ async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration, began_at: Ti
         streams.push(entry);
         ensure!(Instant::now() < until, "it takes longer than jobs may be paused: raise --pause");
     }
+    hold.must_have_held().await?;
     let cut_at = now();
     Ok(Manifest {
         version: VERSION,
@@ -178,16 +180,15 @@ impl<'a> Standstill<'a> {
 
     /// Pauses all queues, then the consumers of the streams. Returns until when that holds.
     async fn take(&mut self) -> anyhow::Result<Instant> {
-        let queues = match self.api.ask::<QueuesList>(QueuesRequest::default()).await {
-            Ok(answer) => answer.read()?.queues,
+        let queues = match self.listed().await {
+            Ok(queues) => queues,
             Err(error) if error.message == NO_NODE => {
                 self.has_nodes = false;
                 Vec::new()
             }
             Err(error) => return Err(error.into()),
         };
-        let ends_too_soon = |queue: &QueueStatus| !queue.paused || queue.paused_until.is_some_and(|at| at < self.until);
-        let queues = queues.into_iter().filter(ends_too_soon);
+        let queues = queues.into_iter().filter(|queue| !self.stands_still(queue));
         self.queues = queues.map(|queue| (queue.queue, queue.paused_until)).collect();
         let paused = self.queues.iter().map(|(queue, _)| self.pause(queue, self.until));
         join_all(paused).await.into_iter().collect::<anyhow::Result<()>>()?;
@@ -205,6 +206,27 @@ impl<'a> Standstill<'a> {
         );
         eprintln!("{} queues are paused until {}, if not before", self.queues.len(), self.until);
         Ok(asked_at + left)
+    }
+
+    /// The queues as they are now.
+    async fn listed(&self) -> Result<Vec<QueueStatus>, ApiError> {
+        Ok(self.api.ask::<QueuesList>(QueuesRequest::default()).await?.read()?.queues)
+    }
+
+    fn stands_still(&self, queue: &QueueStatus) -> bool {
+        queue.paused && queue.paused_until.is_none_or(|at| at >= self.until)
+    }
+
+    /// Fails if jobs may have gone on: an operator may resume a queue meanwhile, and a node may make one.
+    async fn must_have_held(&self) -> anyhow::Result<()> {
+        let queues = match self.listed().await {
+            Err(error) if error.message == NO_NODE => return Ok(()),
+            listed => listed?,
+        };
+        if let Some(QueueStatus { queue, .. }) = queues.iter().find(|queue| !self.stands_still(queue)) {
+            bail!("queue {queue} went on during the backup: begin again, and leave its pause alone");
+        }
+        Ok(())
     }
 
     async fn pause(&self, queue: &Queue, until: Timestamp) -> anyhow::Result<()> {
@@ -240,13 +262,21 @@ impl<'a> Standstill<'a> {
         }
     }
 
-    /// Lets everything go on as it was before.
+    /// Lets everything go on as it was before. What an operator has paused or resumed meanwhile stays so.
     async fn release(&self) {
         let mut failed = Vec::new();
+        let listed = if self.queues.is_empty() { Ok(Vec::new()) } else { self.listed().await };
+        let listed = listed.unwrap_or_else(|error| {
+            failed.push(anyhow::Error::from(error));
+            Vec::new()
+        });
+        let is_ours =
+            |name: &Queue| listed.iter().any(|queue| queue.queue == *name && queue.paused_until == Some(self.until));
         for stream in self.cut() {
             failed.extend(self.api.client.pause_consumers(&stream.name, None).await.err().map(anyhow::Error::from));
         }
-        let resumed = self.queues.iter().map(async |(queue, before)| {
+        let ours = self.queues.iter().filter(|(queue, _)| is_ours(queue));
+        let resumed = ours.map(async |(queue, before)| {
             if let Some(before) = before.filter(|before| *before > now()) {
                 return self.pause(queue, before).await;
             }

@@ -42,6 +42,9 @@ pub(crate) async fn run(global: &Global, arguments: ServeArguments) -> anyhow::R
         // The node has taken no job yet, so there is nothing to drain.
         _ = signals.next() => return Ok(Ended::Success),
     };
+    if !is_ready(&node, &mut signals).await {
+        return drain(node, &mut signals).await;
+    }
     if let Some(http) = &http {
         http.show(node.observer());
     }
@@ -51,6 +54,17 @@ pub(crate) async fn run(global: &Global, arguments: ServeArguments) -> anyhow::R
         word = signals.next() => {
             tracing::info!(signal = %word, "draining; a second signal ends at once");
             drain(node, &mut signals).await
+        }
+    }
+}
+
+/// Waits until the node is ready; false if a signal came before. It may run jobs by then, so it is to be drained.
+pub(crate) async fn is_ready(node: &Node, signals: &mut Signals) -> bool {
+    tokio::select! {
+        () = node.ready() => true,
+        word = signals.next() => {
+            tracing::info!(signal = %word, "draining before it was ready; a second signal ends at once");
+            false
         }
     }
 }

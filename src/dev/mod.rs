@@ -106,9 +106,10 @@ pub(crate) async fn run(global: &Global, arguments: DevArguments) -> anyhow::Res
         node = Node::start(settings, connection.clone(), configuration.handlers()) => Some(node),
         _ = signals.next() => None,
     };
-    let ended = match started {
+    let ended = match started.transpose().context("the node cannot start")? {
+        None => Ok(Ended::Success),
+        Some(node) if !serve::is_ready(&node, &mut signals).await => serve::drain(node, &mut signals).await,
         Some(node) => {
-            let node = node.context("the node cannot start")?;
             if let Some(http) = &http {
                 http.show(node.observer());
                 http.examine_by(doctor::of_node(connection.clone(), &configuration));
@@ -118,7 +119,6 @@ pub(crate) async fn run(global: &Global, arguments: DevArguments) -> anyhow::Res
             let shown = Shown { client: &client, server: server.as_ref(), view, grace };
             watch(node, shown, &mut signals).await
         }
-        None => Ok(Ended::Success),
     };
     if let Some(server) = server {
         screen.mute();

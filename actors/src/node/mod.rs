@@ -94,7 +94,8 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// Connects, brings streams and consumers into shape, starts the tree and takes work.
+    /// Connects, brings streams and consumers into shape, starts the tree and takes work. Until it is through, it has
+    /// taken none and may be dropped; from then on [`Node::drain`] ends the node in order.
     ///
     /// # Errors
     /// Says what could not be done.
@@ -124,17 +125,21 @@ impl Node {
             ends,
         };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
-        // A client that learns that the node is ready may send it requests, and find the declared schedules. If that
-        // takes longer, it comes later.
-        let started = async {
-            parts.api.lifecycle.serving.cancelled().await;
-            parts.api.lifecycle.in_line.cancelled().await;
-        };
-        let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
-        parts.api.system_events.publish("node_joined", Value::Null).await;
-        tracing::info!(node = %parts.api.identity.node, queues = parts.queues.all().len(), "taking work");
         let observer = Observer::new(&parts);
         Ok(Self { parts, observer, root, life, reason, grace })
+    }
+
+    /// Waits until a client that learns that the node is ready may send it requests, and find the declared schedules.
+    /// If that takes longer than five seconds, it comes later.
+    pub async fn ready(&self) {
+        let api = &self.parts.api;
+        let started = async {
+            api.lifecycle.serving.cancelled().await;
+            api.lifecycle.in_line.cancelled().await;
+        };
+        let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
+        api.system_events.publish("node_joined", Value::Null).await;
+        tracing::info!(node = %api.identity.node, queues = self.parts.queues.all().len(), "taking work");
     }
 
     /// The node's name.

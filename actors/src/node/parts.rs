@@ -328,7 +328,9 @@ impl Parts {
 
     /// The recurring schedules: stores what is declared, and sets ticks.
     pub(crate) fn recurring(&self) -> RecurringPart {
-        RecurringPart { api: Arc::clone(&self.api), declared: Arc::clone(&self.declared) }
+        let (api, declared) = (Arc::clone(&self.api), Arc::clone(&self.declared));
+        let pending = Arc::new(Mutex::new(declared.schedules.clone()));
+        RecurringPart { api, declared, pending }
     }
 
     /// Handler discovery: asks remote handlers, and notifies the schedulers.

@@ -102,9 +102,11 @@ async fn lanes(js: &Context, ground: Ground<'_>, queue: &Queue, until: Instant) 
 }
 
 /// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
-/// begin far above all earlier ones ([`crate::streams::remake`]).
+/// begin far above all earlier ones ([`crate::streams::remake`]). So do those of the control bucket: nodes that run
+/// read only what is newer than what they have read there.
 fn begins_late(mut wanted: WantedStream, may_be_again: bool) -> WantedStream {
-    if may_be_again && !wanted.name().starts_with("KV_") {
+    let name = wanted.name();
+    if may_be_again && (!name.starts_with("KV_") || name.ends_with("_control")) {
         wanted.config.first_sequence = Some(first_sequence(now()));
     }
     wanted

@@ -47,7 +47,11 @@ impl Backbone {
     pub async fn inspect(&self, wanted: &WantedStream) -> Result<Inspected, Unanswered> {
         let found = info::stream(self.control(), &wanted.config.name).await?;
         if let Some(found) = &found {
-            let spaces = [("concurrency", &self.0.concurrency_space), ("control", &self.0.control_space)];
+            let spaces = [
+                ("concurrency", &self.0.concurrency_space),
+                ("control", &self.0.control_space),
+                ("schedules", &self.0.schedules_space),
+            ];
             for (_, space) in spaces.iter().filter(|(of, _)| self.names().bucket_stream(of) == wanted.config.name) {
                 space.found(found.state.bytes, u64::try_from(found.config.max_bytes).unwrap_or(0));
             }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use longshore_backbone::wire::api::{
-    ApiError, BatchItem, BatchRequest, Encoded, SubmitBatch, SubmitRequest, Submitted,
+    ApiError, BatchItem, BatchRequest, Code, Encoded, SubmitBatch, SubmitRequest, Submitted,
 };
 use longshore_backbone::wire::json::OrderedFields;
 use serde::Serialize;
@@ -59,15 +59,7 @@ pub(super) async fn run(global: &Global, options: &SubmitRequest, file: &Path, j
             }
             continue;
         }
-        let jobs: Vec<_> = batch.iter().map(|job| job.request.clone()).collect();
-        let answer = api.ask::<SubmitBatch>(BatchRequest { jobs }).await;
-        let answer = answer.with_context(|| not_submitted(&sum, &batch))?.read()?;
-        for (job, item) in batch.iter().zip(answer.jobs) {
-            match item {
-                BatchItem::Accepted(submitted) => accepted(&mut sum, job.line, &submitted, json)?,
-                BatchItem::Refused(error) => refused(&mut sum, job.line, &error, json)?,
-            }
-        }
+        submit(&api, batch, &mut sum, json).await?;
         if shows_progress {
             let rate = number((sum.submitted as f64 / start.elapsed().as_secs_f64().max(0.001)) as u64);
             eprint!("\r{} submitted, {rate} per second ", number(sum.submitted));
@@ -81,6 +73,33 @@ pub(super) async fn run(global: &Global, options: &SubmitRequest, file: &Path, j
         output::say(&format!("{submitted} submitted, {deduplicated} of them not new, {refused} refused"))
     })?;
     Ok(if sum.refused == 0 { Ended::Success } else { Ended::Failure })
+}
+
+/// Submits a batch; one that is too large for a message of this server in halves, down to a line that is refused.
+async fn submit(api: &Api, batch: Vec<LineJob>, sum: &mut Sum, json: bool) -> anyhow::Result<()> {
+    let mut parts = vec![batch];
+    while let Some(mut part) = parts.pop() {
+        let jobs: Vec<_> = part.iter().map(|job| job.request.clone()).collect();
+        let answer = match api.ask::<SubmitBatch>(BatchRequest { jobs }).await {
+            Err(error) if error.code == Code::TooLarge.number() => {
+                if let [job] = &part[..] {
+                    refused(sum, job.line, &error, json)?;
+                } else {
+                    let rest = part.split_off(part.len() / 2);
+                    parts.extend([rest, part]);
+                }
+                continue;
+            }
+            answer => answer.with_context(|| not_submitted(sum, &part))?.read()?,
+        };
+        for (job, item) in part.iter().zip(answer.jobs) {
+            match item {
+                BatchItem::Accepted(submitted) => accepted(sum, job.line, &submitted, json)?,
+                BatchItem::Refused(error) => refused(sum, job.line, &error, json)?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// How far it came, for a person who has to decide what to repeat.
