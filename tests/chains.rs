@@ -144,6 +144,32 @@ async fn the_next_job_follows_once_wherever_the_node_dies() {
     }
 }
 
+/// Given a chain that has completed, when the id of its first run is used again once its record has gone, then the next
+/// job follows that run as well.
+#[tokio::test]
+async fn the_next_job_follows_each_run_of_an_id() {
+    let world = world().await;
+    let node = quick(&world, "node").start().await;
+    for payload in 1..=2 {
+        // Two leases: the shortest time for which a record is kept.
+        let kept =
+            json!({"type": "echo", "run_id": "c", "keep_ms": 4_000, "payload": payload, "then": {"type": "echo"}});
+        eventually("a run of its own", WITHIN, async || {
+            let answer = world.request("submit", kept.clone()).await;
+            if answer["deduplicated"] == false { Ok(()) } else { Err(answer.to_string()) }
+        })
+        .await;
+        eventually("the job that follows it", WITHIN, async || {
+            match world.try_request("default", "runs.get", json!({"run_id": "c-then"})).await {
+                Ok(next) if next["result"] == payload => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
+    node.stop().await;
+}
+
 /// Given a link that fails for good, then nothing follows it until its replay has completed.
 #[tokio::test]
 async fn a_dead_link_stops_the_chain_and_its_replay_goes_on_with_it() {

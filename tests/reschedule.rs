@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use longshore_harness::{NodeBuilder, World};
+use longshore_harness::{NodeBuilder, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{WITHIN, in_future, workers, world};
@@ -58,6 +58,32 @@ async fn what_waits_for_a_worker_is_answered_as_it_is() {
     let waits = world.submit(json!({"type": "noop"})).await;
     let answer = world.request("runs.run_now", json!({"run_id": waits})).await;
     assert_eq!((&answer["run_id"], &answer["state"]), (&json!(waits), &json!("enqueued")), "{answer}");
+}
+
+/// Given a delayed job that has fallen due behind a busy worker, when it is to start now, then it is answered as it is,
+/// and says that it waits for a worker; when it is to start in another queue, then it is refused, and starts in its
+/// own.
+#[tokio::test]
+async fn a_job_that_is_due_stays_in_its_lane() {
+    let world = world().await;
+    let node = workers(world.node(), 1).with("queues.other", "").start().await;
+    let busy = world.submit(json!({"type": "sleep", "payload": {"ms": 3_600_000}})).await;
+    world.eventually_is(&busy, "running", WITHIN).await;
+    let run = world.submit(json!({"type": "noop", "delay_ms": 500})).await;
+    let due = eventually("a job that waits for a worker", WITHIN, async || {
+        let record = world.request("runs.get", json!({"run_id": run})).await;
+        if record["waiting_for"]["reason"] == "worker" { Ok(record) } else { Err(record.to_string()) }
+    });
+    let due = due.await;
+    let answer = world.request("runs.run_now", json!({"run_id": run})).await;
+    assert_eq!((&answer["state"], &answer["run_at"]), (&json!("scheduled"), &due["run_at"]), "{answer}");
+    let elsewhere = json!({"run_id": run, "queue": "other"});
+    let refused = world.try_request("default", "runs.reschedule", elsewhere).await.unwrap_err();
+    assert!(refused.code == 409 && refused.message.contains("waits for a worker in its lane"), "{refused}");
+    world.request("runs.cancel", json!({"run_id": busy})).await;
+    let end = world.wait(&run).await;
+    assert_eq!((end.state.as_str(), end.queue.as_str()), ("completed", "main"));
+    node.stop().await;
 }
 
 /// Given a run that waits for its time, when it is rescheduled to later, to another queue and priority, then it starts

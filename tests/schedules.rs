@@ -369,6 +369,51 @@ async fn a_schedule_that_skips_overlaps_has_one_run_at_a_time() {
     node.stop().await;
 }
 
+/// Given a schedule whose job the settings take no more, when it is to run now, then the answer is that of `submit`,
+/// and the schedule stays as it was.
+#[tokio::test]
+async fn a_job_that_is_taken_no_more_cannot_be_run_now() {
+    let world = world().await;
+    let first = node(&world).with("retries.quick", "delays = ['1s']").start().await;
+    put(&world, json!({"id": "n", "every": "1h", "type": "noop", "retry": "quick", "paused": true})).await;
+    let run = world.request("schedules.run_now", json!({"id": "n"})).await;
+    first.stop().await;
+    let second = node(&world).start().await;
+    let refused = world.try_request("default", "schedules.run_now", json!({"id": "n"})).await.unwrap_err();
+    assert!(refused.code == 400 && refused.message.contains("a section [retries.NAME]"), "{refused}");
+    assert_eq!(world.request("schedules.get", json!({"id": "n"})).await, run);
+    second.stop().await;
+}
+
+/// Given a bucket of schedules that is nearly full, when a schedule is put, then it is refused; those that are there
+/// can be changed and go on, as a firing needs room.
+#[tokio::test]
+async fn new_schedules_leave_room_for_the_firings_of_others() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let schedule = |id: &str, every: &str| json!({"id": id, "every": every, "type": "noop", "paused": true});
+    put(&world, schedule("first", "1h")).await;
+    // A little more than four fifths of 128 MiB, under keys that no schedule has.
+    for number in 0..216 {
+        let subject = format!("$KV.longshore_schedules.filler.of.{number}");
+        let stored = world.jetstream().publish(subject, vec![b'x'; 500_000].into()).await.unwrap();
+        stored.await.unwrap();
+    }
+    let mut ids = (0..).map(|number| format!("later{number}"));
+    let refused = eventually("a schedule that is refused", WITHIN, async || {
+        let asked = schedule(&ids.next().unwrap(), "1h");
+        match world.try_request("default", "schedules.put", asked).await {
+            Err(error) if error.code == 503 => Ok(error.message),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert!(refused.await.contains("the bucket of schedules is full"));
+    put(&world, schedule("first", "2h")).await;
+    let forced = world.request("schedules.run_now", json!({"id": "first"})).await;
+    assert_eq!(world.wait(forced["last_run"]["run_id"].as_str().unwrap()).await.state, "completed");
+    node.stop().await;
+}
+
 /// Given a span of time, when it is backfilled, then each due time in it has one run, also if the call is repeated;
 /// without an end it ends now.
 #[tokio::test]
@@ -461,6 +506,23 @@ async fn what_a_client_makes_of_a_declared_schedule_stays_while_nodes_run() {
     let each = list["schedules"].as_array().unwrap().iter().map(|one| (one["id"].as_str(), one["every"].as_str()));
     let each: BTreeSet<_> = each.collect();
     assert_eq!(each, BTreeSet::from([(Some("changed"), Some("2h")), (Some("written_over"), Some("1h"))]));
+}
+
+/// Given a file with a schedule that is refused, as its queue is not declared, when a node starts, then the others of
+/// the file fire, also after their ticks were lost; and that one does once its queue is there.
+#[tokio::test]
+async fn a_declared_schedule_that_is_refused_holds_up_no_other() {
+    let world = world().await;
+    let each_second = "every = '1s'\ntype = 'noop'";
+    let node = node(&world).with("schedules.refused", &format!("{each_second}\nqueue = 'later'"));
+    let node = node.with("schedules.sound", each_second).start().await;
+    let before = fired(&world, "sound", 1).await.len();
+    let warning = crate::logged(node.log(), "the schedules of the configuration are not all in place").await;
+    assert!(warning.contains("refused of tenant default: queue: "), "{warning}");
+    world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap().purge().await.unwrap();
+    fired(&world, "sound", before + 3).await;
+    world.request_as("_all", "queues.put", json!({"queue": "later", "concurrency": 1})).await;
+    fired(&world, "refused", 1).await;
 }
 
 /// Given a schedule that its node cannot read, as a newer one wrote it, when it is due, then its tick waits, and it

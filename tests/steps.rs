@@ -272,6 +272,41 @@ async fn a_late_result_of_a_frozen_node_is_refused() {
     assert_eq!(world.wait(&run).await.state, "completed");
 }
 
+/// Given a run that died after a step, when its id is used again once its record has gone, then the later run gets no
+/// result of the earlier one, and stores its own.
+#[tokio::test]
+async fn a_later_run_of_an_id_does_its_steps_itself() {
+    let world = world().await;
+    let _node = node(&world, "one").await;
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    let handler = world.handler("order").start(move |job: Job| {
+        let sender = sender.clone();
+        async move {
+            let payload = job.json();
+            let (of, result) =
+                (json!({"name": "charge", "n": 1}), json!({"name": "charge", "n": 1, "result": payload}));
+            for (signal, body) in [("step-get", &of), ("step-put", &result), ("step-get", &of)] {
+                sender.send(step(&job, signal, body).await.unwrap()).unwrap();
+            }
+            if payload == 1 { Reply::error(422, "no more") } else { Reply::json(payload) }
+        }
+    });
+    let _handler = handler.await;
+    for payload in 1..=2 {
+        // Two leases: the shortest time for which a record is kept.
+        let kept = json!({"type": "order", "run_id": "order-1", "keep_ms": 4_000, "payload": payload});
+        eventually("a run of its own", WITHIN, async || {
+            let answer = world.request("submit", kept.clone()).await;
+            if answer["deduplicated"] == false { Ok(()) } else { Err(answer.to_string()) }
+        })
+        .await;
+        let mut next = async || answers.recv().await.unwrap();
+        assert_eq!((next().await, next().await), ((200, json!({})), (200, json!({}))), "order {payload}");
+        assert_eq!(next().await.1["result"], payload);
+    }
+    assert_eq!(world.wait("order-1").await.state, "completed");
+}
+
 /// Wrong questions are refused with the reason, and a step has one result.
 #[tokio::test]
 async fn a_step_is_asked_for_and_stored_as_the_contract_says() {

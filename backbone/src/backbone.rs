@@ -48,9 +48,10 @@ pub(crate) struct Inner {
     pub(crate) outlasts: Arc<AtomicBool>,
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
     pub(crate) parked_space: ParkedSpace,
-    /// The room for new keys of concurrency limits, and of rate limits.
+    /// The room for new keys of concurrency limits, and of rate limits; and for new recurring schedules.
     pub(crate) concurrency_space: BucketSpace,
     pub(crate) control_space: BucketSpace,
+    pub(crate) schedules_space: BucketSpace,
     payloads_left_out: AtomicU64,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
@@ -106,6 +107,7 @@ impl Backbone {
             parked_space: ParkedSpace::default(),
             concurrency_space: BucketSpace::default(),
             control_space: BucketSpace::default(),
+            schedules_space: BucketSpace::default(),
             payloads_left_out: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             second_replies: SecondReplies::default(),

@@ -26,7 +26,7 @@ use crate::api::filter::RunFilter;
 use crate::attempt::keys::{self, line};
 use crate::commit::follow_up::note_logged;
 use crate::commit::keys::{give_back, key_given_back, leave_key};
-use crate::ports::{CancelPorts, InLane, Rules as _, Server as _};
+use crate::ports::{CancelPorts, InLane, Rules as _, RunPorts, Server as _};
 use crate::runtime::fail_point;
 use crate::runtime::log_run::{About, log_run};
 use crate::trace::JobTrace;
@@ -189,6 +189,9 @@ async fn finish<P: CancelPorts>(
             }
         }
     }
+    if before.state != RunState::Running {
+        forget_steps(ports, run).await;
+    }
     if let Err(error) = leave_key(ports.server(), run, line.as_ref()).await {
         log_run!(debug, About::run(run), "what is left of a cancelled run's key stays: {}", error.with_causes());
     }
@@ -196,6 +199,15 @@ async fn finish<P: CancelPorts>(
         && let Err(error) = give_back(ports.server(), tenant, run, key).await
     {
         log_run!(warn, About::run(run), "a cancelled run's claim of its key stays: {}", error.with_causes());
+    }
+}
+
+/// Removes the results of the steps of a run that has ended for good, outside of an attempt.
+pub(super) async fn forget_steps<P: RunPorts>(ports: &P, run: &Run) {
+    if !run.steps.is_empty()
+        && let Err(error) = ports.server().forget_steps(&run.tenant, &run.run_id).await
+    {
+        log_run!(debug, About::run(run), "the results of steps stay until they are too old: {}", error.with_causes());
     }
 }
 

@@ -17,9 +17,9 @@ use longshore_domain::admission;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::DeadLetterVerdict;
 use longshore_domain::run::whole_millis;
-use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
+use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, RunState, Tenant};
 
-use crate::api::cancellation::job_of;
+use crate::api::cancellation::{forget_steps, job_of};
 use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
 use crate::ports::{DeadLetterPorts, Rules as _, Server as _};
@@ -134,6 +134,9 @@ pub(crate) async fn one<P: DeadLetterPorts>(
             // Of several calls at once, the one counts whose job is in the lane.
             did = publish(ports, &run, &dead_letter, change).await?;
             fail_point::pass("after-replay-publish");
+        }
+        if run.state == RunState::Discarded {
+            forget_steps(ports, &run).await;
         }
         remove(ports, &dead_letter).await?;
         return Ok(did);

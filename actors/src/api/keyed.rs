@@ -49,9 +49,9 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
         let Some(key) = keys::key_of(ports, &submission.job) else {
             return submission::record_first(ports, &submission, due, None).await;
         };
-        let tenant = &submission.job.tenant;
+        let (tenant, lasts) = (&submission.job.tenant, key.lasts_unmarked(ports, due));
         let mut claim = key.claim_of(submission.job.run_id.clone(), submission.print().clone(), false);
-        let found = match ports.server().claim_key(tenant, key.text, &claim, key.window).await? {
+        let found = match ports.server().claim_key(tenant, key.text, &claim, lasts).await? {
             Claimed::Mine(revision) => {
                 let claim = OwnClaim { revision, taken_from: Vec::new() };
                 return begin(ports, &submission, claim, due).await;
@@ -61,7 +61,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
         match next(ports, &submission, &found).await? {
             ClaimStep::Take(from) => {
                 claim.taken_from = from;
-                let over = Over { expected: found.revision, lasts: key.window };
+                let over = Over { expected: found.revision, lasts };
                 let taken = ports.server().write_claim(tenant, key.text, &claim, over).await;
                 let Some(revision) = taken? else { continue };
                 let claim = OwnClaim { revision, taken_from: claim.taken_from };

@@ -18,11 +18,14 @@ use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp}
 
 use crate::api::filter::{self, Chosen, RunFilter};
 use crate::api::{Answered, Api, intake, runs};
+use crate::commit::keys::keep_order;
 use crate::ports::{Server as _, WaitingPorts};
 use crate::runtime::{fail_point, now};
 
 /// Runs of one request that are rescheduled at once.
 const AT_ONCE: usize = 32;
+/// What a run does that has fallen due, or never waited for a time.
+const FOR_A_WORKER: &str = "waits for a worker in its lane; cancel it and submit it again";
 
 #[derive(Debug, Default)]
 pub(crate) struct Change {
@@ -170,7 +173,8 @@ pub(crate) async fn one<P: WaitingPorts>(
 }
 
 /// Changes a run that waits for a time: writes its record, then its schedule, for the time that `change` returns.
-/// `change` learns whether its schedule stands; `None`: nothing is to be done.
+/// `change` learns whether its schedule stands; `None`: nothing is to be done. A run that has fallen due is not moved
+/// to another lane, and is left as it is if it is to start now.
 ///
 /// # Errors
 /// The run is not known, `change` refuses, or the record or the schedule could not be written.
@@ -193,7 +197,18 @@ pub(crate) async fn alter<P: WaitingPorts>(
         };
         // The schedule is looked for by the run as it waits now; a change of queue or priority does not move it.
         let standing = ports.find(&Source::Schedules, &run).await?;
+        let before = run.clone();
         let Some(at) = change(&mut run, standing.is_some())? else { return Ok(run) };
+        if standing.is_none() {
+            let is_due = before.state.run_at().is_some_and(|at| at <= ports.now());
+            match run.lane() == before.lane() {
+                // It starts from its lane: a schedule for now would put it behind the others there.
+                true if is_due && at <= ports.now() => return Ok(before),
+                // Nothing takes its message to another lane before a worker of this one meets it.
+                false if is_due || is_in_lane(ports, &before).await? => return Err(refusal(&before, FOR_A_WORKER)),
+                _ => {}
+            }
+        }
         // `submit` cannot mark the record any more once it is written here.
         run.published |= standing.is_some();
         ports.sign(&mut run);
@@ -201,21 +216,31 @@ pub(crate) async fn alter<P: WaitingPorts>(
             Written::Won(_) => fail_point::pass("after-rescheduling"),
             Written::Lost(_) => continue,
         }
-        // Without a schedule the job is on its way into its lane, and finds the record.
+        // Without a schedule the job is on its way into its lane, or there, and finds the record.
         if let Some(Stored { headers, payload, .. }) = standing {
+            keep_order(ports.server(), &run, at).await?;
             ports.server().schedule(&run, at, Some(&headers), payload).await?;
         }
         return Ok(run);
     }
 }
 
+async fn is_in_lane<P: WaitingPorts>(ports: &P, run: &Run) -> Result<bool, ApiError> {
+    let found = ports.find(&Source::Lane(run.queue.clone(), run.priority.into()), run).await?;
+    Ok(found.is_some())
+}
+
 fn wrong_state(run: &Run) -> ApiError {
-    let (run_id, state) = (&run.run_id, run.state.as_str());
     let why = match run.state.wait() {
         _ if run.state.is_terminal() => "has ended",
         Some(_) => "waits for its handlers, and starts as soon as these can",
-        None if run.state == RunState::Enqueued => "waits for a worker in its lane; cancel it and submit it again",
+        None if run.state == RunState::Enqueued => FOR_A_WORKER,
         None => "runs",
     };
+    refusal(run, why)
+}
+
+fn refusal(run: &Run, why: &str) -> ApiError {
+    let (run_id, state) = (&run.run_id, run.state.as_str());
     ApiError::new(Code::WrongState, format!("run_id: {run_id} {why}: it is {state}"))
 }

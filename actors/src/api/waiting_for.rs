@@ -62,7 +62,7 @@ enum Recorded {
 
 fn by_record(run: &Run, now: Timestamp) -> Recorded {
     match &run.state {
-        State::Scheduled { at } => Recorded::Says(said(Reason::Schedule, format!("its time, {at}"))),
+        State::Scheduled { at } if *at > now => Recorded::Says(said(Reason::Schedule, format!("its time, {at}"))),
         State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => match *at > now {
             true => Recorded::Says(said(Reason::Retry, format!("its attempt {}, at {at}", run.next_attempt()))),
             // It waits for something else, at the node that kept it.
@@ -72,7 +72,8 @@ fn by_record(run: &Run, now: Timestamp) -> Recorded {
             let reason = run.deferral.as_ref().map(|deferral| deferral.reason);
             reason.map_or(Recorded::Nothing, |reason| Recorded::PutOff(reason, *at))
         }
-        State::Enqueued { .. } | State::Retrying { .. } => Recorded::Waits,
+        // One that is due waits in its lane: the record changes once a worker meets it.
+        State::Enqueued { .. } | State::Scheduled { .. } | State::Retrying { .. } => Recorded::Waits,
         _ => Recorded::Nothing,
     }
 }
@@ -185,6 +186,8 @@ async fn spent(api: &Api, run: &Run) -> Result<Option<Option<Timestamp>>, Error>
 fn behind(run: &Run, lane: &LaneBacklog) -> Option<WaitingFor> {
     let own = run.run_id.as_derived().map(|(.., sequence)| sequence);
     let own = own.or_else(|| run.held_by.as_ref().map(|held| held.message.sequence));
+    // A delayed job or retry is in its lane under another one.
+    let own = own.filter(|_| matches!(run.state, State::Enqueued { .. }));
     if lane.messages == 0 {
         return None;
     }

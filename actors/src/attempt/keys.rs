@@ -60,6 +60,12 @@ impl Key<'_> {
         self.note_wanted(run);
     }
 
+    /// How long its claim is stored while it is not marked: as long as the record of its run, which is due then.
+    pub(crate) fn lasts_unmarked<P: RunPorts>(&self, ports: &P, due: Option<Timestamp>) -> Duration {
+        let waits = due.map_or(Duration::ZERO, |due| due.since(ports.now()));
+        self.window.min(ports.idempotency_window().saturating_add(waits))
+    }
+
     /// Notes in the record of a run which key it gives back when it ends.
     pub(crate) fn note_wanted(&self, run: &mut Run) {
         run.unique_key = (self.unique != Unique::Window).then(|| self.text.to_owned());

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use longshore_backbone::steps::{StepCall, StepResult, StepStored};
 use longshore_domain::events::EventKind;
-use longshore_domain::{RunId, Tenant};
+use longshore_domain::{RunId, Tenant, Timestamp};
 
 use crate::attempt::faults;
 use crate::attempt::node_ports::NodePorts;
@@ -22,12 +22,12 @@ use crate::runtime::now;
 /// A status as HTTP has them, and the reason: 400, the result fits into no message; 409, the lease is lost, or the step
 /// has a result; 503, nobody can say.
 pub(crate) async fn take(ports: &NodePorts, current: &CurrentAttempt, call: &StepCall) -> StepEnd {
-    let Some((tenant, run_id, attempt)) = doer(ports, current) else {
+    let Some((tenant, run_id, attempt, origin)) = doer(ports, current) else {
         return Err((409, "the attempt has lost its lease, or is over: its steps are another's".to_owned()));
     };
     let unavailable = |error: longshore_backbone::Error| (503, error.with_causes());
     let Some(result) = call.result.clone() else {
-        let found = ports.backbone.step(&tenant, &run_id, call).await.map_err(unavailable)?;
+        let found = ports.backbone.step(&tenant, &run_id, call, origin).await.map_err(unavailable)?;
         match &found {
             Some(found) => list(current, found, call),
             None if faults::strike_at_step(ports, current, &call.name) => {
@@ -42,7 +42,7 @@ pub(crate) async fn take(ports: &NodePorts, current: &CurrentAttempt, call: &Ste
         let message = format!("result: has {size} bytes, {max} fit into a message by this NATS server's max_payload");
         return Err((400, message));
     }
-    let result = StepResult { result, at: now(), attempt };
+    let result = StepResult { result, at: now(), attempt, origin: Some(origin) };
     match ports.backbone.put_step(&tenant, &run_id, call, &result).await.map_err(unavailable)? {
         StepStored::Taken => Err((409, "the step has a result already: two uses of it at the same time".to_owned())),
         StepStored::Stored => {
@@ -62,12 +62,12 @@ pub(super) fn is_lost(ports: &NodePorts, current: &CurrentAttempt) -> bool {
     doer(ports, current).is_none()
 }
 
-/// Of which run and attempt a step is; `None`: the lease is lost.
-fn doer(ports: &NodePorts, current: &CurrentAttempt) -> Option<(Tenant, RunId, u32)> {
+/// Of which run and attempt a step is, and when that run was first published; `None`: the lease is lost.
+fn doer(ports: &NodePorts, current: &CurrentAttempt) -> Option<(Tenant, RunId, u32, Timestamp)> {
     let doer = of_current(current, |running| {
         let run = &running.attempt_state.run;
         let is_over = running.assignment.lease_is_over(Instant::now(), ports.backbone.storage().lease);
-        (!is_over).then(|| (run.tenant.clone(), run.run_id.clone(), run.attempt))
+        (!is_over).then(|| (run.tenant.clone(), run.run_id.clone(), run.attempt, run.origin))
     });
     doer.flatten()
 }

@@ -2,7 +2,8 @@
 //!
 //! A node brings its streams into shape when it starts. What others do to them afterwards shows late or not at all: a
 //! job in a lane that drops its oldest messages is lost without a word. It looks at one stream at a time, at a steady
-//! pace, so that it costs the same however many queues there are; at the buckets of keys every five seconds.
+//! pace, so that it costs the same however many queues there are; at the buckets of keys and of recurring schedules
+//! every five seconds.
 //!
 //! A stream that was deleted is gone with its messages, and a person has to know. But jobs go on: a stream that decides
 //! nothing is made again, empty, once it has been missing for two seconds; the log, an event, the audit, a metric and
@@ -78,7 +79,7 @@ impl Watch {
     async fn take_turn(&mut self, turn: usize) {
         self.look(self.findings.turn(turn)).await;
         let names = self.part.watcher.backbone.names();
-        let buckets = [names.bucket_stream("concurrency"), names.bucket_stream("control")];
+        let buckets = ["concurrency", "control", "schedules"].map(|bucket| names.bucket_stream(bucket));
         if let Some(number) = self.findings.bucket_turn(turn, &buckets) {
             self.look(number).await;
         }

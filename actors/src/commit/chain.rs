@@ -173,7 +173,9 @@ fn made<P: RunPorts>(ports: &P, before: &Run, published: Option<&Headers>) -> Re
     run.trace_id = trace::context::id_in(Some(&headers));
     ports.sign(&mut run);
     headers.insert(names::RUN_ID, run.run_id.as_str());
-    Ok(NextJob { run, headers, payload, mark: ports.token() })
+    // The record of an earlier run went two leases after its end at the soonest; this one is made at this run's end.
+    let since = before.state.ended_at().unwrap_or(before.origin).minus(ports.lease());
+    Ok(NextJob { run, headers, payload, mark: ports.token(), since })
 }
 
 /// Makes the record of the run that follows, publishes its job, and marks the record as published.
@@ -196,10 +198,15 @@ pub(crate) async fn publish<S: Server>(server: &S, next: &NextJob) -> Result<(),
 
 /// The record of the run that follows, as long as its job may not have been published.
 async fn recorded<S: Server>(server: &S, next: &NextJob) -> Result<Option<Found>, Error> {
+    let followed_another = |found: &Run| found.parent == next.run.parent && found.origin < next.since;
+    let mut expected = 0;
     loop {
-        match server.write_record(&next.run, 0).await {
+        match server.write_record(&next.run, expected).await {
             Ok(Written::Won(revision)) => return Ok(Some(Found { run: next.run.clone(), revision })),
-            Ok(Written::Lost(Some(found))) if found.run.parent != next.run.parent => {
+            Ok(Written::Lost(Some(found))) if followed_another(&found.run) && found.run.state.is_terminal() => {
+                expected = found.revision;
+            }
+            Ok(Written::Lost(Some(found))) if found.run.parent != next.run.parent || followed_another(&found.run) => {
                 log_run!(warn, About::run(&next.run), "its chain ends before it: another run has its id");
                 return Ok(None);
             }
@@ -207,7 +214,10 @@ async fn recorded<S: Server>(server: &S, next: &NextJob) -> Result<Option<Found>
                 let is_open = server.on_repeat(&found.run) == Repeat::Publish;
                 return Ok(is_open.then_some(*found));
             }
-            Ok(Written::Lost(None)) => server.pause(AGAIN_AFTER).await,
+            Ok(Written::Lost(None)) => {
+                expected = 0;
+                server.pause(AGAIN_AFTER).await;
+            }
             Err(error) if error.unreadable_at().is_some() => {
                 log_run!(warn, About::run(&next.run), "its chain ends before it: {}", error.with_causes());
                 return Ok(None);

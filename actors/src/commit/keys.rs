@@ -141,7 +141,7 @@ async fn open<S: Server>(server: &S, id: &OrderId, member: &Member) -> Result<Op
 }
 
 /// Has the order of a run that waits for its time last beyond that, however long it is.
-pub(super) async fn keep_order<S: Server>(server: &S, run: &Run, until: Timestamp) -> Result<(), Error> {
+pub(crate) async fn keep_order<S: Server>(server: &S, run: &Run, until: Timestamp) -> Result<(), Error> {
     let Some(id) = run.order() else { return Ok(()) };
     let since = run.attempts.last().map_or(run.origin, |attempt| attempt.started_at);
     loop {

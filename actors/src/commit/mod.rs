@@ -28,7 +28,7 @@ use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, RunId, SmolStr, TraceId};
+use longshore_domain::{Run, RunId, SmolStr, Timestamp, TraceId};
 use tokio::sync::oneshot;
 
 use crate::lease_keeper::LeaseEntry;
@@ -76,6 +76,8 @@ pub(crate) struct NextJob {
     pub(super) payload: Bytes,
     /// The token of the write that marks its record as published.
     pub(super) mark: SmolStr,
+    /// A run of its id from before this time followed an earlier run of the id of the one before.
+    pub(super) since: Timestamp,
 }
 
 /// A decision about a run, to be carried out: record, events, follow-up, and the delivery last.

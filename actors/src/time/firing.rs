@@ -18,7 +18,7 @@ use longshore_backbone::Error;
 use longshore_backbone::recurring::Put;
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest};
 use longshore_backbone::wire::recurring::Recurring;
-use longshore_domain::recurring::{Clocks, Progress, SkipReason, TickAction, run_id};
+use longshore_domain::recurring::{Clocks, Progress, SkipReason, Skipped, TickAction, run_id};
 use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::api::{Api, intake};
@@ -102,13 +102,29 @@ pub(crate) async fn run_now(
         // What is pending is carried out first, then this run in the same way.
         let next = match (at.schedule.progress.pending, started) {
             (Some(due), _) => carry_out(api, &at.schedule, due).await?,
-            (None, Some(_)) => return Ok(Some(at.schedule)),
-            (None, None) => at.schedule.progress.run_now(id, now()),
+            (None, Some(due)) => return accepted(at.schedule, due).map(Some),
+            (None, None) => {
+                let due = now();
+                // Known before, a refusal leaves the schedule with the run that it had last.
+                let known = intake::may_be_submitted(api, tenant, job(id, &at.schedule.job, due)).await;
+                known.map_err(Delay::Job)?;
+                at.schedule.progress.run_now(id, due)
+            }
         };
         let pending = next.pending;
         if at.write(api, next).await? && pending.is_some() {
             started = pending;
         }
+    }
+}
+
+/// The schedule, unless the job of its firing at `due` was refused.
+fn accepted(schedule: Recurring, due: Timestamp) -> Result<Recurring, Delay> {
+    match &schedule.progress.last_skipped {
+        Some(Skipped { due_at, error: Some(error), .. }) if *due_at == due => {
+            Err(Delay::Job(ApiError::malformed(error.clone())))
+        }
+        _ => Ok(schedule),
     }
 }
 

@@ -1,5 +1,6 @@
-//! Keeps the recurring schedules: brings them in line with the configuration once, at start, and then looks slowly
-//! through all of them for ticks that the server lost. What clients change or remove after that stays as they have it.
+//! Keeps the recurring schedules: brings them in line with the configuration once, at start, and looks slowly through
+//! all of them for ticks that the server lost. What clients change or remove after that stays as they have it. What is
+//! refused at start is tried again, as its queue may come to be declared.
 //!
 //! A tick that falls due while its stream has no leader may never fire, and a node that dies between two writes may
 //! leave a schedule without one. So a schedule that is overdue by more than the grace gets its tick again, for the same
@@ -10,13 +11,15 @@
 //! Bounds: [`PAGES`] pages in a round; [`AT_ONCE`] ticks are set at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use longshore_backbone::Error;
-use longshore_backbone::wire::api::PutRequest;
+use longshore_backbone::rarely::Rarely;
+use longshore_backbone::wire::api::{ApiError, PutRequest};
 use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::{SmolStr, Tenant, Timestamp};
+use tokio::sync::Mutex;
 
 use crate::api::{Api, stranded};
 use crate::metrics::Restored;
@@ -32,54 +35,86 @@ const PAGES: usize = 40;
 const AT_ONCE: usize = 16;
 /// The pause before what the configuration declares is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// Each reason why something is not in place is logged once in so long.
+static NOT_IN_PLACE: Rarely = Rarely::once_in(Duration::from_secs(60));
 
 #[derive(Clone)]
 pub(crate) struct RecurringPart {
     pub(crate) api: Arc<Api>,
     pub(crate) declared: Arc<DeclaredSchedules>,
+    /// Those that are not in place yet. They outlive the part: its successor must not undo what clients have changed of
+    /// the others.
+    pub(crate) pending: Arc<Mutex<Vec<(Tenant, PutRequest)>>>,
 }
 
 pub(crate) async fn run(part: RecurringPart) -> LoopEnd {
-    let in_line = &part.api.lifecycle.in_line;
-    while !in_line.is_cancelled() {
-        match bring_in_line(&part.api, &part.declared).await {
-            Ok(()) => in_line.cancel(),
-            Err(reason) => {
-                tracing::warn!("the schedules of the configuration are not all in place yet: {reason}");
-                tokio::time::sleep(AGAIN_AFTER).await;
-            }
-        }
-    }
-    let grace = stranded::grace(part.api.backbone.storage().lease);
-    let mut tick = ticks(grace);
-    let mut from = 1;
+    let RecurringPart { api, declared, .. } = &part;
+    let grace = stranded::grace(api.backbone.storage().lease);
+    let (mut again, mut tick, mut from) = (ticks(AGAIN_AFTER), ticks(grace), 1);
+    again.tick().await;
+    let mut is_done = part.bring_in_line().await;
     loop {
-        tick.tick().await;
-        match sweep(&part.api, from, grace).await {
-            Ok(next) => from = next,
-            Err(error) => tracing::debug!("recurring schedules are looked at later: {}", error.with_causes()),
-        }
-        if part.api.backbone.misses_recurring()
-            && let Err(reason) = put(&part.api, &part.declared, false).await
-        {
-            tracing::debug!("what is left of recurring schedules is looked at again: {reason}");
+        tokio::select! {
+            _ = again.tick(), if !is_done => is_done = part.bring_in_line().await,
+            _ = tick.tick() => {
+                match sweep(api, from, grace).await {
+                    Ok(next) => from = next,
+                    Err(error) => tracing::debug!("recurring schedules are looked at later: {}", error.with_causes()),
+                }
+                if api.backbone.misses_recurring() {
+                    put_again(api, declared).await;
+                }
+            }
         }
     }
 }
 
-/// Makes and changes what the configuration declares, and removes what it, or a configuration before it, declared and
-/// does not any more.
-async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), String> {
+impl RecurringPart {
+    /// Makes and changes what the configuration declares, and removes what it does not declare any more. What is
+    /// refused keeps nothing else from its place. Says whether all is in place.
+    async fn bring_in_line(&self) -> bool {
+        let in_line = &self.api.lifecycle.in_line;
+        let mut pending = self.pending.lock().await;
+        let (mut at, mut may_pass) = (0, false);
+        while let Some((tenant, asked)) = pending.get(at) {
+            let tried = put(&self.api, tenant, asked).await;
+            if let Err(error) = tried {
+                not_in_place(&format!("{} of tenant {tenant}: {}", asked.schedule.id, error.message));
+                may_pass |= error.code >= 500;
+                at += 1;
+            } else {
+                pending.remove(at);
+            }
+        }
+        if !in_line.is_cancelled() {
+            if let Err(error) = remove_undeclared(&self.api, &self.declared).await {
+                not_in_place(&error.message);
+                may_pass = true;
+            }
+            // A refusal may last for ever: the node's start does not wait for its end.
+            if !may_pass {
+                in_line.cancel();
+            }
+        }
+        pending.is_empty() && in_line.is_cancelled()
+    }
+}
+
+fn not_in_place(reason: &str) {
+    if let Some(times) = NOT_IN_PLACE.happened(reason, Instant::now()) {
+        tracing::warn!(times, "the schedules of the configuration are not all in place yet, trying again: {reason}");
+    }
+}
+
+/// Removes what the configuration, or one before it, declared and does not any more.
+async fn remove_undeclared(api: &Api, declared: &DeclaredSchedules) -> Result<(), ApiError> {
     let name = &api.identity.node;
-    let found = declared_before(api).await.map_err(|error| error.with_causes())?;
-    put(api, declared, true).await?;
     let mut kept = 0;
-    for schedule in found {
+    for schedule in declared_before(api).await? {
         let (tenant, id) = (&schedule.tenant, schedule.id());
         let gone = |schedule: &Recurring| is_gone(schedule, declared, name);
         if gone(&schedule) {
-            let removed = schedules::remove(api, tenant, id, gone).await.map_err(|error| error.message)?;
-            if removed.is_some() {
+            if schedules::remove(api, tenant, id, gone).await?.is_some() {
                 tracing::info!(%id, %tenant, "the configuration has removed a recurring schedule");
             }
         } else if !is_declared(&schedule, declared) {
@@ -96,25 +131,34 @@ async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), St
     Ok(())
 }
 
-/// Makes and changes what the configuration declares. Only `at_start` does it take what clients have changed or removed
-/// since: later it makes those again that somebody wrote over.
-async fn put(api: &Api, declared: &DeclaredSchedules, at_start: bool) -> Result<(), String> {
-    let name = &api.identity.node;
-    for (tenant, asked) in &declared.schedules {
-        let id = &asked.schedule.id;
-        let found = api.backbone.find_recurring(tenant, id).await.map_err(|error| error.with_causes())?;
-        let what = match &found.schedule {
-            _ if !at_start && !found.is_unreadable => continue,
-            Some(before) if before.declared_by.is_some() && before.is_as(asked) => continue,
-            Some(_) => "changed",
-            None => "added",
-        };
-        let stored = schedules::store(api, tenant, asked, Some(name)).await;
-        let stored = stored.map_err(|error| format!("schedules.{id}: {}", error.message))?;
-        let lines = found.schedule.map(|before| differences(&before, &stored)).unwrap_or_default();
-        tracing::info!(%id, %tenant, next = stored.progress.next.map(tracing::field::display), "the configuration has {what} a recurring schedule{lines}");
-    }
+/// Makes or changes a schedule as the configuration declares it, unless a client has done so since this node started.
+async fn put(api: &Api, tenant: &Tenant, asked: &PutRequest) -> Result<(), ApiError> {
+    let (id, identity) = (&asked.schedule.id, &api.identity);
+    let found = api.backbone.find_recurring(tenant, id).await?.schedule;
+    let what = match &found {
+        Some(before) if before.declared_by.is_none() && before.updated_at > identity.started_at => return Ok(()),
+        Some(before) if before.declared_by.is_some() && before.is_as(asked) => return Ok(()),
+        Some(_) => "changed",
+        None => "added",
+    };
+    let stored = schedules::store(api, tenant, asked, Some(&identity.node)).await?;
+    let lines = found.map(|before| differences(&before, &stored)).unwrap_or_default();
+    tracing::info!(%id, %tenant, next = stored.progress.next.map(tracing::field::display), "the configuration has {what} a recurring schedule{lines}");
     Ok(())
+}
+
+/// Makes those again that somebody wrote over. What clients have changed or removed stays.
+async fn put_again(api: &Api, declared: &DeclaredSchedules) {
+    for (tenant, asked) in &declared.schedules {
+        let tried = match api.backbone.find_recurring(tenant, &asked.schedule.id).await {
+            Ok(found) if !found.is_unreadable => continue,
+            Ok(_) => put(api, tenant, asked).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = tried {
+            tracing::debug!("what is left of recurring schedules is looked at again: {}", error.message);
+        }
+    }
 }
 
 fn is_declared(schedule: &Recurring, declared: &DeclaredSchedules) -> bool {

@@ -1,13 +1,14 @@
 //! Results of steps: what a run's handlers have finished and do not do again, in the bucket of checkpoints.
 //!
 //! A step is a name and the number of its use in the run. Its result is written once, by compare-and-set on "nothing",
-//! and outlives attempts, rounds and nodes. It goes with its run's end, with erasing, or by its age.
+//! and outlives attempts, rounds and nodes. It goes with its run's end, with erasing, or by its age. It may outlive the
+//! record of a run that died: then a later run of the id writes over it.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use longshore_domain::run::Step;
-use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Run, RunId, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -44,6 +45,10 @@ pub struct StepResult {
     pub at: Timestamp,
     /// The attempt that finished it.
     pub attempt: u32,
+    /// When its run was first published: a later run of the id has another time. It is stored, and not answered.
+    /// `None`: an older version stored the result.
+    #[serde(default, skip_serializing)]
+    pub origin: Option<Timestamp>,
 }
 
 impl StepCall {
@@ -85,6 +90,11 @@ impl StepResult {
         found.and_then(|found| serde_json::to_vec(found).ok()).map_or_else(none, Bytes::from)
     }
 
+    /// Whether it is of the run that was first published then, or may be.
+    fn is_of(&self, origin: Option<Timestamp>) -> bool {
+        self.origin.is_none() || self.origin == origin
+    }
+
     /// The step as the run's record lists it.
     pub fn listed(&self, name: SmolStr, n: u32) -> Step {
         Step { name, n, at: self.at, attempt: self.attempt }
@@ -101,14 +111,32 @@ pub enum StepStored {
 }
 
 impl Backbone {
-    /// The result of a step of a run; `None`: it was not finished.
+    /// The result of a step of the run that was first published at `origin`; `None`: it was not finished.
     ///
     /// # Errors
     /// The bucket cannot be read, or not what stands there.
-    pub async fn step(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> Result<Option<StepResult>, Error> {
+    pub async fn step(
+        &self,
+        tenant: &Tenant,
+        run: &RunId,
+        call: &StepCall,
+        origin: Timestamp,
+    ) -> Result<Option<StepResult>, Error> {
+        let found = self.stored_step(tenant, run, call).await?;
+        Ok(found.map(|(found, _)| found).filter(|found| found.is_of(Some(origin))))
+    }
+
+    /// What is stored of a step, of whichever run of that id, and its revision.
+    async fn stored_step(
+        &self,
+        tenant: &Tenant,
+        run: &RunId,
+        call: &StepCall,
+    ) -> Result<Option<(StepResult, u64)>, Error> {
         let found = self.entry("checkpoints", &entry_of(tenant, run, call)).await?;
-        let read = |Raw { subject, payload, .. }: Raw| {
-            serde_json::from_slice(&payload).map_err(|error| Error::Read { subject, source: Box::new(error) })
+        let read = |Raw { subject, payload, sequence, .. }: Raw| match serde_json::from_slice(&payload) {
+            Ok(found) => Ok((found, sequence)),
+            Err(error) => Err(Error::Read { subject, source: Box::new(error) }),
         };
         found.map(read).transpose()
     }
@@ -125,21 +153,29 @@ impl Backbone {
         call: &StepCall,
         result: &StepResult,
     ) -> Result<StepStored, Error> {
-        let headers = Over { expected: 0, lasts: self.checkpoints_kept() }.headers();
         // The version of this form, first.
-        let body = Bytes::from([br#"{"v":1,"#, &serde_json::to_vec(result).unwrap_or_default()[1..]].concat());
-        let subject = self.names().key("checkpoints", &entry_of(tenant, run, call));
-        let error = match request::publish(self.work(), subject, headers, body).await {
-            Ok(_) => return Ok(StepStored::Stored),
-            Err(error) => error,
-        };
-        match self.step(tenant, run, call).await {
-            Ok(Some(found)) if found.attempt == result.attempt && found.result.get() == result.result.get() => {
-                Ok(StepStored::Stored)
+        let origin = result.origin.map(|origin| format!(r#""origin":"{origin}","#)).unwrap_or_default();
+        let body = serde_json::to_vec(result).unwrap_or_default();
+        let body = Bytes::from([br#"{"v":1,"#, origin.as_bytes(), &body[1..]].concat());
+        let (subject, mut expected) = (self.names().key("checkpoints", &entry_of(tenant, run, call)), 0);
+        loop {
+            let headers = Over { expected, lasts: self.checkpoints_kept() }.headers();
+            let error = match request::publish(self.work(), subject.clone(), headers, body.clone()).await {
+                Ok(_) => return Ok(StepStored::Stored),
+                Err(error) => error,
+            };
+            match self.stored_step(tenant, run, call).await {
+                Ok(Some((found, revision))) if !found.is_of(result.origin) && revision != expected => {
+                    expected = revision;
+                }
+                Ok(Some((found, _))) if found.is_of(result.origin) => {
+                    let is_same = found.attempt == result.attempt && found.result.get() == result.result.get();
+                    return Ok(if is_same { StepStored::Stored } else { StepStored::Taken });
+                }
+                // A refusal alone says nothing: what is stored, or still being written, may be an earlier try of this
+                // call.
+                _ => return Err(error),
             }
-            Ok(Some(_)) => Ok(StepStored::Taken),
-            // A refusal alone says nothing: what is stored, or still being written, may be an earlier try of this call.
-            _ => Err(error),
         }
     }
 
@@ -147,14 +183,16 @@ impl Backbone {
     ///
     /// # Errors
     /// The bucket cannot be read.
-    pub async fn steps(&self, tenant: &Tenant, run: &RunId) -> Result<Vec<Step>, Error> {
-        let prefix = self.names().key("checkpoints", &format!("{tenant}.{run}."));
+    pub async fn steps(&self, run: &Run) -> Result<Vec<Step>, Error> {
+        let Run { tenant, run_id, origin, .. } = run;
+        let prefix = self.names().key("checkpoints", &format!("{tenant}.{run_id}."));
         let step = |stored: Stored| {
             let (name, n) = stored.subject.strip_prefix(&prefix)?.rsplit_once('#')?;
             let found: StepResult = serde_json::from_slice(&stored.payload).ok()?;
+            let found = Some(found).filter(|found| found.is_of(Some(*origin)))?;
             Some(found.listed(name.into(), n.parse().ok()?))
         };
-        self.entries_by_pages("checkpoints", &format!("{tenant}.{run}.>"), step).await
+        self.entries_by_pages("checkpoints", &format!("{tenant}.{run_id}.>"), step).await
     }
 
     /// How long a checkpoint is kept at most: as long as its run may be replayed, or shown.

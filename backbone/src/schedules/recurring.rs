@@ -41,7 +41,7 @@ pub enum Put {
     Won(u64),
     /// Another write came first: read it again.
     Lost,
-    /// The bucket is full.
+    /// The bucket is full, or has no room for another schedule.
     Full,
 }
 
@@ -76,8 +76,12 @@ impl Backbone {
     /// # Errors
     /// The server did not answer; the schedule may have been written.
     pub async fn write_recurring(&self, schedule: &Recurring, expected: u64) -> Result<Put, Error> {
-        let subject = self.recurring_key(&schedule.tenant, schedule.id());
-        let written = self.write_key(subject, conditions(Some(expected), None), json(schedule)).await?;
+        let (subject, body) = (self.recurring_key(&schedule.tenant, schedule.id()), json(schedule));
+        // A firing makes its schedule longer: new ones leave room for that.
+        if expected == 0 && self.0.schedules_space.count(&subject, &body).is_err() {
+            return Ok(Put::Full);
+        }
+        let written = self.write_key(subject, conditions(Some(expected), None), body).await?;
         if written != Put::Lost {
             return Ok(written);
         }

@@ -49,6 +49,7 @@ fn says(reason: &str, message: &str) -> Recorded {
 fn a_run_that_waits_for_a_time_says_which_and_for_which_attempt() {
     let scheduled = settled(fresh(), Settlement::Schedule(at(60)));
     assert_eq!(by_record(&scheduled, at(8)), says("schedule", "waits for its time, 1970-01-01T00:01:00.000Z"));
+    assert_eq!(by_record(&scheduled, at(60)), Recorded::Waits, "it is due, and waits in its lane");
     let failed = Settlement::Retry { at: at(60), failure: Failure::new(ErrorKind::Retryable, "no") };
     let retrying = settled(running(), failed);
     assert_eq!(by_record(&retrying, at(8)), says("retry", "waits for its attempt 2, at 1970-01-01T00:01:00.000Z"));
@@ -116,6 +117,8 @@ fn a_run_whose_place_is_not_known_says_what_it_is_at_most() {
     let held_by = Some(longshore_domain::run::Holding { message, delivery: 1 });
     let known = "a worker of the queue main, behind 2 jobs of its lane (priority 5)";
     assert_eq!(behind(&Run { held_by, ..own }, &lane(5, 0)), Some(said(Reason::Worker, known.to_owned())));
+    let due = settled(fresh(), Settlement::Schedule(at(60)));
+    assert_eq!(behind(&due, &lane(5, 0)), Some(said(Reason::Worker, at_most.to_owned())), "it came there later");
 }
 
 #[test]

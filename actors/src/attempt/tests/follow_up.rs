@@ -3,24 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use longshore_backbone::Headers;
 use longshore_backbone::claims::Claim;
 use longshore_backbone::fingerprint::Fingerprint;
+use longshore_backbone::wire::header::then;
 
 use longshore_domain::follow_up::{FollowUp, plan};
 use longshore_domain::job::Unique;
 use longshore_domain::publication::Published;
 use longshore_domain::run::{DeferReason, RunResult};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, Run, Timestamp};
+use longshore_domain::{ErrorKind, Failure, JobType, Run, Timestamp};
 use tokio::sync::oneshot;
 
 use super::begin::{Scene, after, held_by, retrying};
 use super::done;
 use super::node::read_event;
-use super::server::{Fault, RUN, SEQUENCE, at};
+use super::server::{Fault, RUN, SEQUENCE, at, id};
 use crate::attempt::assignment::Assignment;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{AfterCommit, Commit, InFlightPermit, PublishedJob, keys};
+use crate::commit::{AfterCommit, Commit, InFlightPermit, PublishedJob, chain, keys};
 use crate::ports::RunPorts as _;
 use futures_util::FutureExt as _;
 
@@ -93,6 +95,28 @@ fn the_run_s_next_message_comes_before_the_acknowledgement() {
         assert_eq!(follow_up::is_needed(&commit), expected.len() > 1, "{expected:?}");
         assert!(scene.follows(commit));
         assert_eq!(scene.node.sent(), expected);
+    }
+}
+
+/// Given a run of an id that was used before, when the run is still recorded that followed the earlier one, then the
+/// next one takes its place once it has ended; until then it stays.
+#[test]
+fn what_followed_an_earlier_run_of_the_id_makes_way_once_it_has_ended() {
+    for has_ended in [true, false] {
+        let mut scene = Scene::new();
+        let other =
+            Run { run_id: id("main-p5-7-then"), parent: Some(id(RUN)), origin: at(-100_000), ..scene.running() };
+        scene.server.has_record(if has_ended { completed(other) } else { other });
+        let run = Run { then: Some(JobType::parse("t").unwrap()), ..completed(scene.running()) };
+        let mut headers = Headers::new();
+        headers.insert(then::NAME, r#"{"type":"t"}"#);
+        let payload = PublishedJob { headers: Some(Arc::new(headers)), ..PublishedJob::default() };
+        let next = chain::next(&scene.node, &run, &payload).unwrap();
+        scene.node.sent();
+        done(chain::publish(&*scene.server, &next)).unwrap();
+        let record = "record of main-p5-7-then enqueued 1/0".to_owned();
+        let published = vec![record.clone(), "next main-p5-7-then: ".to_owned(), record];
+        assert_eq!(scene.node.sent(), if has_ended { published } else { vec![] });
     }
 }
 

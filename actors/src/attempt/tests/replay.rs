@@ -11,6 +11,7 @@ use longshore_backbone::wire::header;
 use longshore_backbone::{Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::policy::TypePolicy;
+use longshore_domain::run::Step;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, JobOptions, Priority, Queue, Run, RunState, Tenant};
 
@@ -85,6 +86,17 @@ fn a_discarded_run_is_published_as_such_and_nothing_runs() {
     assert_eq!((sent[0].as_str(), sent.last().unwrap().as_str()), ("record discarded 1/1", "remove letter 3"));
     assert!(sent.iter().any(|line| line.starts_with("log ") && line.ends_with("discarded")), "{sent:?}");
     assert!(!sent.iter().any(|line| line.starts_with("publish ")), "{sent:?}");
+}
+
+#[test]
+fn a_discarded_run_leaves_no_results_of_steps() {
+    let mut scene = Scene::new();
+    let mut dead_letter = failed(&mut scene);
+    dead_letter.run.list_step(Step { name: "charge".into(), n: 1, at: at(5), attempt: 1 });
+    scene.server.has_record(dead_letter.run.clone());
+    assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true));
+    let sent = scene.node.sent();
+    assert_eq!(sent[sent.len() - 2..], ["forget steps of main-p5-7", "remove letter 3"]);
 }
 
 #[test]

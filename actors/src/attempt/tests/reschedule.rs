@@ -3,7 +3,7 @@
 use longshore_backbone::wire::api::ApiError;
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Priority, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{JobOptions, Priority, Queue, Run, Tenant, Timestamp};
 
 use super::begin::{Scene, after, retrying};
 use super::done;
@@ -68,6 +68,44 @@ fn a_run_may_wait_in_another_queue_or_at_another_priority_and_keeps_its_time() {
     let run = reschedule(&scene, &change).unwrap();
     assert_eq!((&run.queue, run.priority, run.state.run_at()), (&queue, priority, Some(at(60_000))));
     assert_eq!(scene.server.last_run().queue, queue);
+}
+
+/// Given a run that has fallen due and waits in its lane, when it is to start now, then it keeps its place; and it goes
+/// to no other lane, also if it is to start later, as its message would stay in this one.
+#[test]
+fn a_run_that_is_due_keeps_its_place_in_its_lane_and_goes_to_no_other() {
+    let waits_for: [Stands; 2] = [scheduled, |scene| retrying(scene.running(), at(60_000))];
+    for run in waits_for {
+        let mut scene = Scene::new();
+        waits(&mut scene, run);
+        scene.server.pass(std::time::Duration::from_secs(61));
+        scene.server.fire();
+        let run = reschedule(&scene, &to(at(0))).unwrap();
+        assert_eq!((run.state.run_at(), scene.node.sent()), (Some(at(60_000)), vec![]), "nothing is written");
+        let elsewhere = Change { queue: Some(Queue::parse("mail").unwrap()), ..Change::default() };
+        for is_later in [false, true] {
+            if is_later {
+                reschedule(&scene, &to(at(90_000))).unwrap();
+                scene.node.sent();
+            }
+            let error = reschedule(&scene, &elsewhere).unwrap_err();
+            assert!(error.code == 409 && error.message.contains("waits for a worker in its lane"), "{error}");
+            assert_eq!(scene.node.sent(), [""; 0]);
+        }
+    }
+}
+
+/// Given a run in the order of its key that waits for its retry, when that is to come later, then the order lasts
+/// beyond the new time.
+#[test]
+fn the_order_of_its_key_is_kept_beyond_the_new_time() {
+    let mut scene = Scene::with(Some(&JobOptions { concurrency_key: Some("k".to_owned()), ..JobOptions::default() }));
+    scene.node.policies.default_type.ordered = true;
+    assert!(scene.begins().0.is_some());
+    waits(&mut scene, |scene| retrying(scene.server.last_run(), at(60_000)));
+    reschedule(&scene, &to(at(90_000))).unwrap();
+    let sent = scene.node.sent();
+    assert_eq!(sent[1], format!("order {RUN}"), "{sent:?}");
 }
 
 #[test]

@@ -70,6 +70,8 @@ pub(super) struct MemoryServer {
     pub(super) others: RefCell<Vec<(Waits, Message)>>,
     /// Keys whose claims go away by themselves within a second.
     given_back: RefCell<Vec<String>>,
+    /// For how long claims are stored.
+    claims_last: RefCell<BTreeMap<String, Duration>>,
     pub(super) lane: RefCell<Vec<Message>>,
     /// By run, round, attempt and wait; each with its time.
     pub(super) schedules: RefCell<BTreeMap<String, (Timestamp, Headers)>>,
@@ -122,6 +124,7 @@ impl MemoryServer {
             orders: RefCell::default(),
             others: RefCell::default(),
             given_back: RefCell::default(),
+            claims_last: RefCell::default(),
             lane: RefCell::default(),
             schedules: RefCell::default(),
             dead_letters: RefCell::default(),
@@ -255,6 +258,11 @@ impl MemoryServer {
         self.claims.borrow().get(key).map(|(claim, _)| claim.clone())
     }
 
+    /// For how long the claim on a key is stored.
+    pub(super) fn claim_lasts(&self, key: &str) -> Option<Duration> {
+        self.claims_last.borrow().get(key).copied()
+    }
+
     /// Whether the claim on a key goes away by itself within a second.
     pub(super) fn is_given_back(&self, key: &str) -> bool {
         self.given_back.borrow().iter().any(|other| other == key)
@@ -376,9 +384,8 @@ impl Destination for MemoryServer {
 }
 
 impl Server for MemoryServer {
-    /// No handler there has steps.
-    async fn forget_steps(&self, _: &Tenant, _: &RunId) -> Result<(), Error> {
-        Ok(())
+    async fn forget_steps(&self, _: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.call(|| self.note(format!("forget steps of {run}"))).await
     }
 
     async fn is_declared(&self, _: &Queue) -> Result<bool, Error> {
@@ -441,6 +448,7 @@ impl Server for MemoryServer {
             self.given_back.borrow_mut().retain(|other| other != key);
             self.given_back.borrow_mut().extend((!back.is_empty()).then(|| key.to_owned()));
             self.has_claim(key, claim.clone());
+            self.claims_last.borrow_mut().insert(key.to_owned(), lasts);
             Some(self.sequence.get())
         };
         self.call(write).await

@@ -14,11 +14,12 @@ use longshore_domain::job::Unique;
 use longshore_domain::policy::OnMismatch;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, JobOptions, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Job, JobOptions, Run, RunId, RunState, Tenant, Timestamp, duration};
 
 use super::begin::{Scene, after};
 use super::node::Node;
 use super::server::{Fault, at, id};
+use crate::api::cancellation::is_of_wait;
 use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission, SubmitPorts};
 use crate::commit::{AfterCommit, Commit};
@@ -69,8 +70,16 @@ impl WaitingPorts for Node {
         Ok(None)
     }
 
-    async fn find(&self, _: &Source, run: &Run) -> Result<Option<Stored>, Error> {
-        let found = self.server.schedules.borrow().get(&schedule_of(run)).map(|(_, headers)| headers.clone());
+    async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error> {
+        let in_lane = || {
+            let lane = self.server.lane.borrow();
+            let mut all = lane.iter().filter_map(|message| message.headers.clone());
+            all.find(|headers| is_of_wait(headers, run))
+        };
+        let found = match place {
+            Source::Lane(..) => in_lane(),
+            _ => self.server.schedules.borrow().get(&schedule_of(run)).map(|(_, headers)| headers.clone()),
+        };
         let stored = |headers| Stored {
             subject: String::new(),
             sequence: 1,
@@ -138,6 +147,24 @@ fn a_key_is_claimed_before_the_record_and_both_are_marked_once_the_job_is_durabl
     assert_eq!(scene.node.sent(), steps);
     let run = scene.server.run("r1");
     assert!(run.published && run.key_claimed_ms == Some(3_600_000) && !run.seal.is_empty());
+}
+
+/// Given a key that its run gives back, when its job is refused, then the claim goes with the window of the settings;
+/// it lasts for years only once the job is durable.
+#[test]
+fn a_claim_whose_job_was_refused_lasts_no_longer_than_others() {
+    let scene = Scene::new();
+    let active = |run: &str| {
+        let mut job = keyed(run);
+        job.job.options.as_mut().unwrap().unique = Unique::Active;
+        job
+    };
+    // After the claim and the record.
+    scene.server.breaks(2, Fault::Lost);
+    refused(&scene, active("r1"));
+    assert_eq!(scene.server.claim_lasts("k"), Some(Duration::from_secs(3_600)));
+    assert_eq!(submit(&scene, active("r2"), None), answered("r1", ENQUEUED, true));
+    assert_eq!(scene.server.claim_lasts("k"), Some(duration::MAX_DURATION));
 }
 
 #[test]
