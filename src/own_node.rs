@@ -117,7 +117,7 @@ impl NodeBuilder {
         {
             settings.traces = crate::traces::exporter(configuration.telemetry(), &settings.name)?;
         }
-        let node = Node::start(settings, connection, configuration.handlers()).await?;
+        let node = Node::begin(settings, connection, configuration.handlers()).await?;
         Ok(RunningNode {
             node,
             #[cfg(feature = "http")]
@@ -132,6 +132,7 @@ impl NodeBuilder {
     pub async fn run_until_signal(self) -> Result<(), RunError> {
         let mut signals = Signals::listen().map_err(RunError::Signals)?;
         let running = tokio::select! {
+            biased;
             running = self.spawn() => running?,
             // The node has taken no job yet, so there is nothing to drain.
             _ = signals.next() => return Ok(()),

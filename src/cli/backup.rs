@@ -33,6 +33,9 @@ const VERSION: u32 = 1;
 const MANIFEST: &str = "manifest.json";
 /// How often it is looked whether attempts have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often, and after which pause, the queues are asked for again that are to go on.
+const LISTS: usize = 10;
+const LIST_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How far this machine's clock and the server's may be apart.
 const CLOCKS_APART: Duration = Duration::from_secs(30);
 
@@ -265,16 +268,24 @@ impl<'a> Standstill<'a> {
     /// Lets everything go on as it was before. What an operator has paused or resumed meanwhile stays so.
     async fn release(&self) {
         let mut failed = Vec::new();
-        let listed = if self.queues.is_empty() { Ok(Vec::new()) } else { self.listed().await };
+        for stream in self.cut() {
+            failed.extend(self.api.client.pause_consumers(&stream.name, None).await.err().map(anyhow::Error::from));
+        }
+        let mut listed = if self.queues.is_empty() { Ok(Vec::new()) } else { self.listed().await };
+        // A node that is just starting again may be the only one.
+        for _ in 0..LISTS {
+            if listed.is_ok() {
+                break;
+            }
+            tokio::time::sleep(LIST_AGAIN_AFTER).await;
+            listed = self.listed().await;
+        }
         let listed = listed.unwrap_or_else(|error| {
             failed.push(anyhow::Error::from(error));
             Vec::new()
         });
         let is_ours =
             |name: &Queue| listed.iter().any(|queue| queue.queue == *name && queue.paused_until == Some(self.until));
-        for stream in self.cut() {
-            failed.extend(self.api.client.pause_consumers(&stream.name, None).await.err().map(anyhow::Error::from));
-        }
         let ours = self.queues.iter().filter(|(queue, _)| is_ours(queue));
         let resumed = ours.map(async |(queue, before)| {
             if let Some(before) = before.filter(|before| *before > now()) {

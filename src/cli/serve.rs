@@ -38,7 +38,8 @@ pub(crate) async fn run(global: &Global, arguments: ServeArguments) -> anyhow::R
         http.examine_by(doctor::of_node(connection.clone(), &configuration));
     }
     let mut node = tokio::select! {
-        node = Node::start(settings, connection, configuration.handlers()) => node.context("the node cannot start")?,
+        biased;
+        node = Node::begin(settings, connection, configuration.handlers()) => node.context("the node cannot start")?,
         // The node has taken no job yet, so there is nothing to drain.
         _ = signals.next() => return Ok(Ended::Success),
     };

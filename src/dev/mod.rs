@@ -103,7 +103,8 @@ pub(crate) async fn run(global: &Global, arguments: DevArguments) -> anyhow::Res
     let (name, namespace) = (settings.name.clone(), settings.storage.namespace.clone());
     let client = Client::connect(&connection, &namespace).await?;
     let started = tokio::select! {
-        node = Node::start(settings, connection.clone(), configuration.handlers()) => Some(node),
+        biased;
+        node = Node::begin(settings, connection.clone(), configuration.handlers()) => Some(node),
         _ = signals.next() => None,
     };
     let ended = match started.transpose().context("the node cannot start")? {

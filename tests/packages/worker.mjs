@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Client, Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
 
-const worker = new Worker({ heartbeat: 1.5 });
+const worker = new Worker({ heartbeat: 2.5 });
 const snoozed = new Set();
 const note = (word) => appendFileSync(process.env.NOTES, `${word}\n`);
 const language = (_payload, ctx) => {

@@ -7,7 +7,7 @@ import time
 
 from longshore import Client, Detach, Permanent, Retry, Snooze, Worker
 
-worker = Worker(heartbeat=1.5)
+worker = Worker(heartbeat=2.5)
 snoozed = set()
 elsewhere = set()
 

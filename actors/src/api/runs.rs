@@ -133,7 +133,13 @@ pub(crate) async fn wait_for_end(
     until: Instant,
 ) -> Result<Waited, ApiError> {
     let subject = api.backbone.names().events_where(Some(tenant.as_str()), None, None, Some(run_id.as_str()));
-    let mut events = api.backbone.listen(subject).await?;
+    let mut events = loop {
+        match api.backbone.listen(subject.clone()).await {
+            Ok(events) => break events,
+            Err(error) if Instant::now() >= until => return Err(error.into()),
+            Err(_) => tokio::time::sleep_until(until.min(Instant::now() + CHECK_EVERY)).await,
+        }
+    };
     let mut check_every = CHECK_EVERY;
     let mut published: Option<Encoded<Record>> = None;
     loop {

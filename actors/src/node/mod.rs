@@ -99,7 +99,7 @@ impl Node {
     ///
     /// # Errors
     /// Says what could not be done.
-    pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
+    pub async fn begin(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
         // A path that cannot be written is known as the node starts.
         let named = |setting| move |why| Error::AuditFile { setting, why };
         settings.audit_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.file")))?;
@@ -127,6 +127,16 @@ impl Node {
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
         let observer = Observer::new(&parts);
         Ok(Self { parts, observer, root, life, reason, grace })
+    }
+
+    /// As [`Self::begin`], and waits until it is [ready](Self::ready).
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
+        let node = Self::begin(settings, connection, handlers).await?;
+        node.ready().await;
+        Ok(node)
     }
 
     /// Waits until a client that learns that the node is ready may send it requests, and find the declared schedules.

@@ -40,6 +40,8 @@ const YOUNG: Duration = Duration::from_secs(2);
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// How many signals of one job may wait to be read.
 const SIGNALS: usize = 64;
+/// Those that are requests find so much more room: a handler whose heartbeats are not answered takes the node for gone.
+const REQUESTS: usize = 8;
 /// Maximum characters of a signal's word that are kept to be named.
 const WORD_MAX: usize = 64;
 
@@ -141,7 +143,7 @@ impl Caller {
     /// Sends a job to a handler of its type.
     pub async fn call(&self, job: &Job, mut headers: HeaderMap, payload: Bytes) -> Call {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (signals, heard) = mpsc::channel(SIGNALS);
+        let (signals, heard) = mpsc::channel(SIGNALS + REQUESTS);
         let (reply, replied) = oneshot::channel();
         let (find, found) = oneshot::channel();
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
@@ -322,7 +324,9 @@ fn give(call: &mut RequestedCall, message: Message) {
     }
     match read_signal(&message) {
         Some(signal) => {
-            let _ = call.signals.try_send(signal);
+            if signal.answer_to.is_some() || call.signals.capacity() > REQUESTS {
+                let _ = call.signals.try_send(signal);
+            }
             call.found.take().map(|found| found.send(()));
         }
         None if has(&message, names::UNREADABLE) => {

@@ -37,6 +37,7 @@ const submitted = (event) => sent(event, form, async () => {
 
 export default {
   title: () => 'Submit a job',
+  open: () => { form.error = ''; },
   load: async () => ({}),
   view: () => {
     const { query } = state.route;
