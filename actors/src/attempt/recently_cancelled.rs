@@ -1,6 +1,5 @@
 //! Runs that were cancelled a moment ago.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use longshore_domain::{Job, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Unpoisoned as _;
+use crate::runtime::last_added::LastAdded;
 
 /// Cancelled runs that a node remembers, for the jobs it has buffered.
 const REMEMBERED: usize = 4_096;
@@ -18,8 +18,7 @@ pub(crate) struct RecentlyCancelled {
     /// Set once this node receives every new cancellation.
     listening: CancellationToken,
     any: AtomicBool,
-    /// By name, and in the order in which they were added.
-    runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
+    runs: Mutex<LastAdded<RunKey, REMEMBERED>>,
     /// The nodes that are there, and when that was read.
     nodes: Mutex<Option<(Instant, Arc<[String]>)>>,
 }
@@ -39,16 +38,7 @@ impl RecentlyCancelled {
 
     /// Adds one; the oldest is forgotten if there are too many.
     pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
-        let mut runs = self.runs.lock().unpoisoned();
-        let key = (tenant.clone(), run.clone());
-        if runs.0.insert(key.clone()) {
-            runs.1.push_back(key);
-        }
-        if runs.1.len() > REMEMBERED
-            && let Some(oldest) = runs.1.pop_front()
-        {
-            runs.0.remove(&oldest);
-        }
+        self.runs.lock().unpoisoned().add((tenant.clone(), run.clone()));
         self.any.store(true, Ordering::Release);
     }
 
@@ -66,7 +56,7 @@ impl RecentlyCancelled {
     pub(crate) fn has(&self, job: &Job) -> bool {
         self.any.load(Ordering::Acquire) && {
             let runs = self.runs.lock().unpoisoned();
-            runs.0.contains(&(job.tenant.clone(), job.run_id.clone()))
+            runs.has(&(job.tenant.clone(), job.run_id.clone()))
         }
     }
 }

@@ -29,6 +29,7 @@ pub(crate) mod system_events;
 pub(crate) mod deferred;
 pub(crate) mod gate_news;
 pub(crate) mod kind;
+pub(crate) mod last_added;
 pub(crate) mod park_permits;
 pub(crate) mod permits;
 

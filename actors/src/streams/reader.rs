@@ -312,7 +312,7 @@ impl EventStream {
 
     fn show(&mut self, line: Arc<Logline>) {
         let keeps_count = self.until.is_some() || !matches!(self.phase, Phase::Live(_));
-        if matches!(self.phase, Phase::Over) || (keeps_count && !self.known.is_new(line.identity)) {
+        if matches!(self.phase, Phase::Over) || (keeps_count && !self.known.add(line.identity)) {
             return;
         }
         let (position, is_end) = (line.position, self.until.as_ref().is_some_and(|until| until.is(&line)));

@@ -4,7 +4,6 @@
 //! that was published again after a fault is handed on once. Who does not take what it is handed loses its place, and
 //! nobody else notices. What it knows outlives its death: a listener misses nothing by that.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use tokio::time::Instant;
 
 use super::{EventStreams, Interest, Logline, lines};
 use crate::runtime::Unpoisoned as _;
+use crate::runtime::last_added::LastAdded;
 use crate::runtime::supervision::LoopEnd;
 
 /// How often the log is asked for more.
@@ -44,26 +44,7 @@ const STEP: Duration = Duration::from_millis(2);
 const READERS: usize = 16;
 
 /// Identities of the last events, so that a repeat is known.
-#[derive(Debug, Default)]
-pub(super) struct RecentEvents {
-    identities: HashSet<u64>,
-    order: VecDeque<u64>,
-}
-
-impl RecentEvents {
-    pub(super) fn is_new(&mut self, identity: u64) -> bool {
-        if !self.identities.insert(identity) {
-            return false;
-        }
-        self.order.push_back(identity);
-        if self.order.len() > KNOWN
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.identities.remove(&oldest);
-        }
-        true
-    }
-}
+pub(super) type RecentEvents = LastAdded<u64, KNOWN>;
 
 /// What a listener wants, and where it is handed it.
 #[derive(Debug)]
@@ -259,7 +240,7 @@ impl Tail {
         for (position, text) in lines(stored) {
             let Some(event) = Logged::read(text) else { continue };
             let line = Arc::new(Logline::of(position, &event, text));
-            if self.known.is_new(line.identity) {
+            if self.known.add(line.identity) {
                 self.listeners.retain(|listener| !listener.wants(tenant, &event) || listener.hand(&line));
             }
         }
@@ -327,8 +308,8 @@ mod tests {
     #[test]
     fn a_repeat_is_known_for_a_long_time_and_then_forgotten() {
         let mut known = RecentEvents::default();
-        assert!(known.is_new(0) && !known.is_new(0));
-        assert!((1..=KNOWN as u64).all(|identity| known.is_new(identity)));
-        assert!(known.is_new(0) && known.order.len() == KNOWN && known.identities.len() == KNOWN);
+        assert!(known.add(0) && !known.add(0));
+        assert!((1..=KNOWN as u64).all(|identity| known.add(identity)));
+        assert!(known.add(0) && known.sizes() == [KNOWN, KNOWN]);
     }
 }
