@@ -87,6 +87,11 @@ impl TypePolicy {
         self.rate_limit.is_some() || self.limit.is_some()
     }
 
+    /// How long one attempt of a job may take that asks for this time limit, or for none.
+    pub fn time_limit(&self, asked: Option<Duration>) -> Duration {
+        asked.unwrap_or(self.timeout).min(self.timeout_max.unwrap_or(Duration::MAX))
+    }
+
     /// Whether its concurrency keys have lines ([`crate::concurrency::Line`]).
     pub fn has_lines(&self) -> bool {
         self.on_busy != OnBusy::Wait

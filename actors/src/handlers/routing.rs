@@ -44,9 +44,7 @@ impl Routing {
 
     /// How long one attempt of the job may take.
     pub(crate) fn time_limit(&self, job: &Job) -> Duration {
-        let asked = job.options.as_ref().and_then(|options| options.timeout);
-        let policy = self.policy(job);
-        asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX))
+        self.policy(job).time_limit(job.options.as_ref().and_then(|options| options.timeout))
     }
 
     /// The handler inside this node that serves the job; `None`: a remote handler does.
