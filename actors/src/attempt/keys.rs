@@ -222,17 +222,18 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: KeyRequest<'_
             (true, true) if claim.taken_from.is_empty() && (is_new || !again) => return Ok(Owner::This),
             // Should this node die meanwhile, the job comes again, and the claim still names those runs.
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
-            (true, false) => match holder(ports, &job.tenant, &job.run_id, &found).await? {
-                // A replay of an earlier run is meant.
-                None if again => {}
-                None => {
-                    if let Some((at, _)) = &replaces
-                        && let Some(later) = later_run(ports, job, &found, *at).await?
+            (true, false) => match last_holder(ports, &job.tenant, &job.run_id, &found).await? {
+                None => {}
+                Some(LastHolder { run_id, record, has_it: false }) => {
+                    // A later run gave it back before this one, which replaces others, came to its turn: what this one
+                    // is to do is out of date. A replay of an earlier run is meant.
+                    if let (false, Some((at, _)), Some(Found { run, .. })) = (again, &replaces, &record)
+                        && key::is_later(run, *at, &job.run_id)
                     {
-                        return Ok(Owner::Other(later));
+                        return Ok(Owner::Other(run_id));
                     }
                 }
-                Some((holder, record)) => match (record, &mut replaces) {
+                Some(LastHolder { run_id: holder, record, has_it: true }) => match (record, &mut replaces) {
                     (Some(record), Some((at, revision))) if ports.server().makes_way(&record.run, *at, &job.run_id) => {
                         if ports.server().confirms_before_it_replaces()
                             && let Some(overtaken) = confirm(ports, job, revision).await?
@@ -282,40 +283,44 @@ async fn confirm<P: RunPorts>(ports: &P, job: &Job, revision: &mut u64) -> Resul
 }
 
 /// The run that has the key of a claim, with its record if that is still there; `None`: the key is free for the run
-/// that asks. A claim may name a run that made way, if the node died that was about to write the claim for the next
-/// run.
+/// that asks.
 pub(crate) async fn holder<P: RunPorts>(
     ports: &P,
     tenant: &Tenant,
     asks: &RunId,
     claim: &Claim,
 ) -> Result<Option<(RunId, Option<Found>)>, Error> {
+    let last = last_holder(ports, tenant, asks, claim).await?;
+    Ok(last.filter(|last| last.has_it).map(|last| (last.run_id, last.record)))
+}
+
+/// The run that has the key of a claim, or had it last.
+struct LastHolder {
+    run_id: RunId,
+    record: Option<Found>,
+    has_it: bool,
+}
+
+/// The last one that had the key of a claim; `None`: it made way for the run that asks. A claim may name a run that
+/// made way, if the node died that was about to write the claim for the next run.
+async fn last_holder<P: RunPorts>(
+    ports: &P,
+    tenant: &Tenant,
+    asks: &RunId,
+    claim: &Claim,
+) -> Result<Option<LastHolder>, Error> {
     let release_on = ports.policies().keys.release_on;
     let mut run_id = claim.run_id.clone();
     // As many as replaced each other before one of them could write the claim. They never form a ring; if they did, no
     // run would have the key.
     let mut passed: HashSet<RunId> = HashSet::new();
     while passed.insert(run_id.clone()) {
-        let found = ports.server().read_record(tenant, &run_id).await?;
-        match ports.server().on_claim(found.as_ref().map(|found| &found.run), claim.unique, release_on) {
-            KeyVerdict::Free => return Ok(None),
-            KeyVerdict::Held => return Ok(Some((run_id, found))),
+        let record = ports.server().read_record(tenant, &run_id).await?;
+        match ports.server().on_claim(record.as_ref().map(|found| &found.run), claim.unique, release_on) {
+            KeyVerdict::Free => return Ok(Some(LastHolder { run_id, record, has_it: false })),
+            KeyVerdict::Held => return Ok(Some(LastHolder { run_id, record, has_it: true })),
             KeyVerdict::PassedTo(next) if next == *asks => return Ok(None),
             KeyVerdict::PassedTo(next) => run_id = next,
-        }
-    }
-    Ok(None)
-}
-
-/// The run after this one that had the key of a claim and gave it back, by its start or end, before this one, which
-/// replaces others, came to its turn: what this one is to do is out of date.
-async fn later_run<P: RunPorts>(ports: &P, job: &Job, claim: &Claim, at: Timestamp) -> Result<Option<RunId>, Error> {
-    let (mut run_id, mut passed) = (claim.run_id.clone(), HashSet::new());
-    while passed.insert(run_id.clone()) {
-        let Some(Found { run, .. }) = ports.server().read_record(&job.tenant, &run_id).await? else { break };
-        match run.state.duplicate_of() {
-            Some(next) => run_id = next.clone(),
-            None => return Ok(key::is_later(&run, at, &job.run_id).then_some(run_id)),
         }
     }
     Ok(None)
