@@ -59,12 +59,24 @@ fn shorten(value: &str) -> String {
     value.chars().take(SHOWN).chain(['…']).collect()
 }
 
+/// Checks the name of a step. None is kept for the system, as names of steps stand behind others.
+///
+/// # Errors
+/// Says which byte is wrong and what is allowed.
+pub fn check_step(text: &str) -> Result<(), NameError> {
+    check_word("step", text, TOKEN_MAX, true)
+}
+
 fn check_token(what: &'static str, value: &str, max: usize) -> Result<(), NameError> {
+    check_word(what, value, max, false)
+}
+
+fn check_word(what: &'static str, value: &str, max: usize, may_be_systems: bool) -> Result<(), NameError> {
     let reason = if value.is_empty() {
         "is empty".to_owned()
     } else if value.len() > max {
         format!("has {} bytes, {max} are allowed", value.len())
-    } else if value.starts_with('_') {
+    } else if value.starts_with('_') && !may_be_systems {
         "begins with `_`, which is kept for the system".to_owned()
     } else if let Some(found) = foreign(value, "_-") {
         format!("has {found}; allowed are A-Z a-z 0-9 _ -")

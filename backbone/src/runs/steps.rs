@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use longshore_domain::name::check_step;
 use longshore_domain::run::Step;
 use longshore_domain::{Run, RunId, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,6 @@ use crate::wire::json::any_json;
 
 /// Maximum bytes of a result. It must also fit into a message ([`Backbone::max_in_answer`]).
 pub const RESULT_MAX: usize = 512 << 10;
-/// Most bytes of a step's name.
-const NAME_MAX: usize = 64;
 
 /// What a handler says of a step: the body of the signals `step-get`, without a result, and `step-put`, with one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -69,10 +68,7 @@ impl StepCall {
     /// # Errors
     /// Names the field that is out of bounds.
     pub fn check(&self) -> Result<(), String> {
-        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        if !(1..=NAME_MAX).contains(&self.name.len()) || !self.name.bytes().all(is_part) {
-            return Err(format!("name: has not 1 to {NAME_MAX} of A-Z a-z 0-9 _ -"));
-        }
+        check_step(&self.name).map_err(|error| format!("name: {}", error.reason))?;
         match &self.result {
             _ if self.n == 0 => Err("n: counts from 1".to_owned()),
             Some(result) if result.get().len() > RESULT_MAX => {
