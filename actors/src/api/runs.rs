@@ -145,29 +145,30 @@ pub(crate) async fn wait_for_end(
     loop {
         let found = find(api, tenant, run_id).await;
         let now = Instant::now();
-        let found = match found {
-            // The servers may answer again before the time is over; that a value is unreadable stays.
-            Err(error) if error.code < 500 || now >= until => return Err(error),
-            found => found.ok(),
-        };
-        let has_ended = found.iter().flatten().any(|found| found.run.state.is_terminal());
-        let end = if found.is_some() { published.take() } else { None };
-        if let Some(end) = end.filter(|_| !has_ended) {
-            // Its end was published, and no record will say so.
-            return Ok(Waited { record: end, duplicate_of: None });
-        }
         match found {
-            Some(Some(found)) if has_ended || now >= until => {
-                let duplicate_of = found.run.state.duplicate_of().cloned();
-                return Ok(Waited { record: shown(api, &found).await, duplicate_of });
-            }
-            None | Some(Some(_)) => {}
-            Some(None) => {
-                // Perhaps the end was published before this wait listened.
-                let missing = missing(api, tenant, run_id).await;
-                let unstored_ends = missing.error == Code::NotKept.as_str();
-                let end = if unstored_ends { waits::end_of(api, tenant, run_id).await } else { None };
-                return end.map(|record| Waited { record, duplicate_of: None }).ok_or(missing);
+            Err(error) if error.code < 500 || now >= until => return Err(error),
+            // The servers may answer again before the time is over; that a value is unreadable stays.
+            Err(_) => {}
+            Ok(found) => {
+                let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
+                if let Some(end) = published.take().filter(|_| !has_ended) {
+                    // Its end was published, and no record will say so.
+                    return Ok(Waited { record: end, duplicate_of: None });
+                }
+                match found {
+                    Some(found) if has_ended || now >= until => {
+                        let duplicate_of = found.run.state.duplicate_of().cloned();
+                        return Ok(Waited { record: shown(api, &found).await, duplicate_of });
+                    }
+                    Some(_) => {}
+                    None => {
+                        // Perhaps the end was published before this wait listened.
+                        let missing = missing(api, tenant, run_id).await;
+                        let unstored_ends = missing.error == Code::NotKept.as_str();
+                        let end = if unstored_ends { waits::end_of(api, tenant, run_id).await } else { None };
+                        return end.map(|record| Waited { record, duplicate_of: None }).ok_or(missing);
+                    }
+                }
             }
         }
         let check_at = (now + check_every).min(until);

@@ -44,28 +44,17 @@ way! {
 
 impl RunTimeSettings {
     /// Every change after a revision, as the bucket's leader has it, in order; after 0 every setting there is. They are
-    /// read one by one, and the answer about each may take so long; one that is changed meanwhile may come twice.
+    /// read one by one, and the answer about each may take so long.
     ///
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn changed_after(&self, revision: u64, within: Duration) -> Result<Vec<SettingChange>, Error> {
         let (stream, subject) = (self.0.names().bucket_stream("control"), self.0.names().key("control", "settings.>"));
-        let (mut changes, mut from) = (Vec::new(), revision + 1);
-        loop {
-            let next = get::next(self.0.control(), &stream, &subject, from);
-            let answer = tokio::time::timeout(within, next).await;
-            let Ok(answer) = answer else {
-                let source = format!("no answer within {} s", within.as_secs_f64()).into();
-                return Err(Error::Read { subject, source });
-            };
-            let Some(raw) = answer? else { return Ok(changes) };
-            from = raw.sequence + 1;
-            let change = self.read_change(&raw);
-            // What nodes did not write changes nothing; what was set stays as far as they know it.
-            if change.setting.is_some() || raw.payload.is_empty() {
-                changes.push(change);
-            }
-        }
+        let stored = get::all_within(self.0.control(), &stream, &subject, revision + 1, within).await?;
+        // What nodes did not write changes nothing; what was set stays as far as they know it.
+        let changes = stored.iter().map(|raw| (raw, self.read_change(raw)));
+        let changes = changes.filter(|(raw, change)| change.setting.is_some() || raw.payload.is_empty());
+        Ok(changes.map(|(_, change)| change).collect())
     }
 
     /// A setting as the bucket's leader has it; `None`: it was never set, or its removal was long ago.

@@ -1,6 +1,7 @@
 //! Reads stored messages from their stream's leader, byte for byte.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use async_nats::Request;
 use base64::Engine as _;
@@ -8,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longshore_domain::Timestamp;
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use crate::connection::link::Link;
 use crate::error::Error;
@@ -33,13 +35,28 @@ struct StoredMessage {
 
 /// The stored message of each subject, from this sequence on, as the stream's leader has them; the subject may have
 /// wildcards. Reads them one by one: for buckets that have few.
-pub(crate) async fn all(link: &Link, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
+pub(crate) async fn all(link: &Link, stream: &str, subject: &str, from: u64) -> Result<Vec<Raw>, Error> {
+    all_within(link, stream, subject, from, Duration::MAX).await
+}
+
+/// The same, but that the answer about each may take so long, however many there are.
+pub(crate) async fn all_within(
+    link: &Link,
+    stream: &str,
+    subject: &str,
+    mut from: u64,
+    within: Duration,
+) -> Result<Vec<Raw>, Error> {
     let mut all = Vec::new();
-    while let Some(raw) = next(link, stream, subject, from).await? {
+    loop {
+        let Ok(answer) = timeout(within, next(link, stream, subject, from)).await else {
+            let source = format!("no answer within {} s", within.as_secs_f64()).into();
+            return Err(Error::Read { subject: subject.to_owned(), source });
+        };
+        let Some(raw) = answer? else { return Ok(newest(all)) };
         from = raw.sequence + 1;
         all.push(raw);
     }
-    Ok(newest(all))
 }
 
 /// The last message of each subject: one that is written anew while all are read comes twice.
