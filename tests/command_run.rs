@@ -141,7 +141,8 @@ async fn neither_flood_nor_silence_keeps_a_command_from_its_end() {
 }
 
 /// Given a command that ignores TERM, with a child that does so as well, when its time is over, its run is cancelled,
-/// its node ends or is killed, then both are gone; and so is what a command leaves behind that has ended.
+/// its node ends or is killed, then both are gone; and so is what a command leaves behind that has ended. A child that
+/// ends later than its command has the time for that.
 #[tokio::test]
 async fn nothing_of_a_command_is_left_when_its_attempt_is_over() {
     let world = world().await;
@@ -153,7 +154,9 @@ async fn nothing_of_a_command_is_left_when_its_attempt_is_over() {
     let node = with(node, "left", "", &left);
     let (bye, polite) = (path("bye"), path("polite"));
     let (bye, polite) = (bye.display(), polite.display());
-    let polite = format!("trap \"echo bye > {bye}; exit\" TERM; echo $$ > {polite}; while :; do sleep 0.1; done");
+    // Its child needs longer than it does.
+    let child = format!("trap \"sleep 0.3; echo bye > {bye}; exit\" TERM; while :; do sleep 0.1; done");
+    let polite = format!("({child}) & trap exit TERM; printf \"%s\\n\" $$ $! > {polite}; while :; do sleep 0.1; done");
     let first = with(node, "polite", &late, &polite).start().await;
 
     let end = world.wait(&world.publish("late").json(json!(1)).await).await;
@@ -161,8 +164,8 @@ async fn nothing_of_a_command_is_left_when_its_attempt_is_over() {
     are_gone(&pids(&path("late"), 2).await).await;
     let end = world.wait(&world.publish("polite").json(json!(1)).await).await;
     assert_eq!(end.error.unwrap().kind, "timeout");
-    are_gone(&pids(&path("polite"), 1).await).await;
-    assert!(path("bye").exists(), "it was asked to end first");
+    are_gone(&pids(&path("polite"), 2).await).await;
+    assert!(path("bye").exists(), "its child, too, was asked to end first");
     let end = world.wait(&world.publish("left").json(json!(1)).await).await;
     assert_eq!(end.result, Some(json!(1)), "a child that holds the pipes does not keep the job");
     are_gone(&pids(&path("left"), 1).await).await;

@@ -25,7 +25,7 @@ struct Mail {
 
 /// A mail server on loopback. What it answers follows from addresses: `later@` is put off, `once@` the first time
 /// only, `never@` refused; of a sender `full@` and `spam@` it refuses the e-mail, `cut@` loses the connection within
-/// it, `hang@` gets no answer.
+/// it, `hang@` gets no answer, `stays@` none to its goodbye.
 #[derive(Clone)]
 struct MailServer {
     port: u16,
@@ -129,6 +129,9 @@ impl MailServer {
                             "250 taken as 7"
                         }
                     }
+                }
+                "QUIT" if self.mails().last().is_some_and(|mail| mail.from.starts_with("stays@")) => {
+                    std::future::pending().await
                 }
                 "QUIT" => "221 bye",
                 _ => "500 what",
@@ -269,7 +272,7 @@ async fn the_servers_code_says_whether_the_job_is_tried_again() {
 async fn each_recipient_that_is_taken_has_the_e_mail_once() {
     let world = world().await;
     let server = MailServer::start(&world, false, false).await;
-    let _node = plain(&world, &server, &format!("max_attempts = 3\n{AT_ONCE}")).start().await;
+    let _node = plain(&world, &server, &format!("max_attempts = 3\ntimeout = '5s'\n{AT_ONCE}")).start().await;
     let never = json!([{"to": "never@a.test", "code": 550, "text": "no such user"}]);
     for (to, attempts, accepted, refused) in [
         (vec!["a@a.test", "never@a.test"], 1, vec!["a@a.test"], never.clone()),
@@ -293,6 +296,12 @@ async fn each_recipient_that_is_taken_has_the_e_mail_once() {
     assert_eq!(world.wait(&run).await.state, "dead");
     let sent = server.mails().iter().filter(|mail| mail.to == ["c@a.test"]).count();
     assert_eq!(sent, 1, "in six attempts");
+
+    // What the server says once it has the e-mail is not waited for.
+    let mut stays = mail(&["d@a.test"]);
+    stays["from"] = json!("stays@x.test");
+    let end = world.wait(&world.publish("mail").json(stays).await).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{end:?}");
 }
 
 /// Given a node that dies once the e-mail is handed over, before the run's end is stored, when another attempt is made,

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore::{Connection, Context, HandlerError};
-use longshore_harness::World;
+use longshore_harness::{World, eventually};
 use longshore_natsd::{Log, Process, Signal};
 use serde_json::json;
 
-use crate::world;
+use crate::{WITHIN, world};
 
 /// How long a worker may take until it says that it takes jobs.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -101,7 +101,7 @@ pub(crate) async fn start_worker(world: &World, folder: &Path, interpreter: Stri
     std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages").join(worker), &program).unwrap();
     let command = move || {
         let mut command = Command::new(&interpreter);
-        command.arg(&program).env("NATS_URL", &url).env("NOTES", &notes);
+        command.arg(&program).env("NATS_URL", &url).env("NOTES", &notes).env("HEARTBEAT", "60");
         command
     };
     Worker::start(world.dir(), command).await
@@ -200,5 +200,31 @@ async fn handlers_in_three_languages_share_a_queue() {
     done.sort_unstable();
     expected.sort_unstable();
     assert_eq!(done, expected, "each was done once");
+    are_done_once_though_they_end_while_the_server_is_away(&world).await;
     own.drain().await.unwrap();
+}
+
+/// The same for jobs that end while the server is away, with more to reply than a client keeps meanwhile.
+async fn are_done_once_though_they_end_while_the_server_is_away(world: &World) {
+    let (go, mut runs) = (world.dir().join("go"), Vec::new());
+    for job_type in std::iter::repeat_n(["t.python.away", "t.node.away"], 4).flatten() {
+        runs.push(world.publish(job_type).json(json!({"go": go})).await);
+    }
+    let noted = async |word: &str| {
+        eventually(word, WITHIN, async || {
+            let notes = std::fs::read_to_string(world.dir().join("notes")).unwrap();
+            let times = notes.lines().filter(|line| *line == word).count();
+            if times == runs.len() { Ok(()) } else { Err(times.to_string()) }
+        })
+        .await;
+    };
+    noted("away").await;
+    world.server().kill9().await;
+    std::fs::write(&go, "").unwrap();
+    noted("ended").await;
+    world.server().restart().await.unwrap();
+    for run in &runs {
+        let record = world.wait(run).await;
+        assert_eq!((record.state.as_str(), record.attempt), ("completed", 1), "{run}: {:?}", record.error);
+    }
 }

@@ -27,8 +27,10 @@ async fn complete(world: &World, job: &Value) -> Value {
 #[tokio::test]
 async fn a_client_asks_for_a_job_and_ends_it() {
     let world = world().await;
-    let _node = quick(&world, "node").start().await;
-    assert_eq!(next(&world, json!({"types": ["none"], "wait_ms": 0})).await, json!({}));
+    let waits = "timeout = '6s'\nmax_snoozes = 1\nmax_attempts = 1";
+    let _node = quick(&world, "node").with("types.waits", waits).start().await;
+    assert_eq!(next(&world, json!({"types": ["none", "waits"], "wait_ms": 0})).await, json!({}));
+    world.submit(json!({"type": "waits", "run_id": "waits"})).await;
 
     let job = json!({"type": "pulled", "run_id": "r", "payload": {"a": 1.5}, "headers": {"X-A": "b"}, "priority": 2});
     let (got, _) =
@@ -60,6 +62,17 @@ async fn a_client_asks_for_a_job_and_ends_it() {
     assert_eq!(world.try_request("default", "runs.complete", late).await.unwrap_err().code, 403);
     complete(&world, &second["job"]).await;
     assert_eq!(world.wait("again").await.state, "completed");
+
+    // The other one has waited for a client for half its time, more than once: each time it is put back, as if it had
+    // not begun.
+    eventually("a job that was put back twice", WITHIN, async || {
+        let events = world.events("waits").await;
+        let put_back = events.iter().filter(|logged| logged.event.reason.as_deref() == Some("busy"));
+        if put_back.count() >= 2 { Ok(()) } else { Err(format!("{events:?}")) }
+    })
+    .await;
+    let waits = next(&world, json!({"types": ["waits"], "wait_ms": 9_000})).await;
+    assert_eq!((&waits["job"]["run_id"], &waits["job"]["attempt"]), (&json!("waits"), &json!(1)));
 
     for (asked, reason) in [
         (json!({}), "types"),

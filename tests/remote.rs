@@ -454,13 +454,14 @@ async fn a_slow_handler_is_not_called_twice() {
     world.history(&receipts, handler.calls()).await.assert_sound();
 }
 
-/// Given a promise of heartbeats, when they stop, then the attempt is lost; a handler that keeps sending them may be
-/// slow.
+/// Given a promise of heartbeats, when they stop, then the attempt is lost, and the handler gets a request to stop; one
+/// that keeps sending them may be slow.
 #[tokio::test]
 async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
     let world = world().await;
     let promised = served_by("remote", &format!("heartbeat = '500ms'\n{AT_ONCE}"));
     let node = world.node().with("types.beat", &promised).start().await;
+    let mut cancels = world.listen("longshore.cancel.default.*").await;
     let handler = world
         .handler("beat")
         .start(async |job: Job| {
@@ -475,6 +476,8 @@ async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
         })
         .await;
     let receipt = world.publish("beat").send("{}").await.unwrap();
+    let subject = format!("longshore.cancel.default.{}", receipt.run_id);
+    cancels.until("the request to stop", |live| live.subject == subject).await;
     let end = world.wait(&receipt.run_id).await;
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
     let events = "enqueued\nstarted 1\nfailed 1 lease_expired\nstarted 2\ncompleted 2";
@@ -484,13 +487,15 @@ async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
     world.history(&[receipt], handler.calls()).await.assert_sound();
 }
 
-/// Given a handler that is killed and started again at once, and one that takes no more jobs but works on, when the
-/// killed one's connection is gone, then its attempt is lost at once and made again; the other keeps its job.
+/// Given a handler that is killed and started again at once, one that takes no more jobs but works on, and one that has
+/// changed to another connection, when the killed one's connection is gone, then its attempt is lost and made again;
+/// the others keep their jobs.
 #[tokio::test]
 async fn a_killed_handler_loses_its_attempt_and_one_that_works_on_never_does() {
     let world = world().await;
     let limit = served_by("remote", &format!("timeout = '10m'\n{AT_ONCE}"));
-    let node = world.node().with("types.killed", &limit).with("types.busy", &limit).start().await;
+    let node = world.node().with("types.killed", &limit).with("types.busy", &limit).with("types.moved", &limit);
+    let node = node.start().await;
     let connected = async |job_type: &str| {
         let client = world.connect(ConnectOptions::new()).await;
         let jobs = client.queue_subscribe(format!("longshore.work.*.{job_type}"), "handlers".to_owned()).await.unwrap();
@@ -499,13 +504,27 @@ async fn a_killed_handler_loses_its_attempt_and_one_that_works_on_never_does() {
     };
     let (client, mut jobs) = connected("killed").await;
     let (busy, mut busy_jobs) = connected("busy").await;
+    let (old, mut old_jobs) = connected("moved").await;
+    let mut cancels = world.listen("longshore.cancel.default.*").await;
     let first = world.publish("killed").json(json!(1)).await;
     let second = world.publish("busy").json(json!(1)).await;
+    let third = world.publish("moved").json(json!(1)).await;
     jobs.next().await.unwrap();
     let call = busy_jobs.next().await.unwrap();
+    let moved = old_jobs.next().await.unwrap().reply.unwrap();
     busy_jobs.unsubscribe().await.unwrap();
     busy.flush().await.unwrap();
 
+    // It is missed first, and so would be lost first.
+    drop((old, old_jobs));
+    let (other, reply) = (busy.clone(), moved.clone());
+    let signals = tokio::spawn(async move {
+        let mut heartbeat = async_nats::HeaderMap::new();
+        heartbeat.insert("Longshore-Signal", "heartbeat");
+        while other.publish_with_headers(reply.clone(), heartbeat.clone(), "".into()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
     drop((client, jobs));
     let killed = Instant::now();
     let again = world.handler("killed").start(async |_| Reply::json(json!("again"))).await;
@@ -515,12 +534,18 @@ async fn a_killed_handler_loses_its_attempt_and_one_that_works_on_never_does() {
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
     let error = end.attempts[0].error.as_ref().unwrap();
     assert!(error.kind == "lease_expired" && error.message.contains("its handler is gone"), "{error:?}");
+    let subject = format!("longshore.cancel.default.{first}");
+    cancels.until("the request to stop", |live| live.subject == subject).await;
     assert_eq!(again.calls().len(), 1);
     // The other was looked at as often.
     assert_eq!(world.record(&second).await.unwrap().attempt, 1);
+    signals.abort();
     busy.publish(call.reply.unwrap(), "1".into()).await.unwrap();
-    let end = world.wait(&second).await;
-    assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
+    busy.publish(moved, "1".into()).await.unwrap();
+    for run in [&second, &third] {
+        let end = world.wait(run).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{run}");
+    }
     assert!(node.stop().await.success());
 }
 

@@ -36,6 +36,8 @@ use crate::trace::{TRACE_PARENT, context};
 const WAITS: Duration = Duration::from_secs(5);
 /// How many heartbeats are sent in the time within which one is promised.
 const BEATS: u32 = 3;
+/// The longest pause between two: a node that misses this one's old connection takes a silent call for lost.
+const BEATS_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub(crate) struct OfferedHandlersPart {
@@ -193,7 +195,7 @@ fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
 async fn stay_in_touch(reply_to: ReplyTo, lease: Duration, stop: CancellationToken) {
     let mut answered = Instant::now();
     loop {
-        tokio::time::sleep(lease / BEATS).await;
+        tokio::time::sleep(BEATS_EVERY.min(lease / BEATS)).await;
         match reply_to.beat().await {
             Some(false) => answered = Instant::now(),
             Some(true) => return stop.cancel(),

@@ -17,6 +17,10 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::Unpoisoned as _;
 use crate::runtime::log_run::{About, log_run};
 
+/// The first and the longest pause before a step is asked about again.
+const STEP_PAUSE: Duration = Duration::from_millis(200);
+const STEP_PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// A future that a handler returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -198,9 +202,9 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// What the work fails with; retryable, if the result cannot be looked up or stored, or the attempt has lost its
-    /// lease; permanent, if the name is none (`A-Z a-z 0-9 _ -`, 64 bytes at most), if a step of that name is at work
-    /// already, or if the result cannot be kept as JSON.
+    /// What the work fails with; retryable, if the attempt has lost its lease, or is to stop before the result could be
+    /// looked up or stored; permanent, if the name is none (`A-Z a-z 0-9 _ -`, 64 bytes at most), if a step of that
+    /// name is at work already, or if the result cannot be kept as JSON.
     pub async fn step<T, F, Fut>(&self, name: &str, work: F) -> Result<T, HandlerError>
     where
         T: Serialize + DeserializeOwned,
@@ -216,14 +220,33 @@ impl Context {
             retry_after: None,
         };
         let unfit = |error: serde_json::Error| HandlerError::permanent(format!("the result of step {name}: {error}"));
-        if let Some(found) = self.reporter.step(&self.job, call.clone()).await.map_err(failed)? {
+        if let Some(found) = self.ask_step(&call).await.map_err(failed)? {
             return serde_json::from_str(found.result.get()).map_err(unfit);
         }
         let done = work().await?;
         let call = StepCall { result: Some(to_raw_value(&done).map_err(unfit)?), ..call };
         call.check().map_err(|reason| HandlerError::permanent(format!("step {name}: {reason}")))?;
-        self.reporter.step(&self.job, call).await.map_err(failed)?;
+        self.ask_step(&call).await.map_err(failed)?;
         Ok(done)
+    }
+
+    /// Asks about a step, or has it stored; again while nobody can say whether it is. An election of NATS must not have
+    /// the work done twice.
+    async fn ask_step(&self, call: &StepCall) -> StepEnd {
+        let mut pause = STEP_PAUSE;
+        loop {
+            match self.reporter.step(&self.job, call.clone()).await {
+                Err((503, reason)) if !self.cancellation.is_cancelled() => {
+                    // Once, where it lasts.
+                    if pause == STEP_PAUSE * 2 {
+                        self.log(format!("step {} is asked about again: {reason}", call.name)).await;
+                    }
+                    let _ = tokio::time::timeout(pause, self.cancelled()).await;
+                    pause = (pause * 2).min(STEP_PAUSE_MAX);
+                }
+                end => return end,
+            }
+        }
     }
 
     /// A key for what a step asks of others: the same in every attempt. It is that of the step of this name that is at
@@ -485,5 +508,40 @@ mod tests {
         let long = context.step("long", || async { Ok("x".repeat(600_000)) }).await.unwrap_err();
         assert!(long.permanent && long.message.contains("524288 are kept"), "{long}");
         assert_eq!(context.step("charge", || async { Ok(3) }).await, Ok(3), "a failed one is over");
+    }
+
+    /// Two of three times nobody can say anything of a step.
+    #[derive(Debug, Default)]
+    struct Election(std::sync::atomic::AtomicU32);
+
+    impl Reporter for Election {
+        fn progress<'a>(&'a self, _: &'a Arc<Job>, _: Bytes) -> BoxFuture<'a, ()> {
+            Box::pin(async {})
+        }
+
+        fn log<'a>(&'a self, _: &'a Arc<Job>, _: String) -> BoxFuture<'a, ()> {
+            Box::pin(async {})
+        }
+
+        fn step<'a>(&'a self, _: &'a Arc<Job>, _: StepCall) -> BoxFuture<'a, StepEnd> {
+            let nth = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Box::pin(async move { if nth % 3 == 2 { Ok(None) } else { Err((503, "no leader".to_owned())) } })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_is_asked_about_until_somebody_can_say_and_its_work_is_done_once() {
+        let reporter = Arc::new(Election::default());
+        let context = Context { reporter, ..Context::for_test("order", "") };
+        let mut done = 0;
+        let work = || {
+            done += 1;
+            async { Ok(7) }
+        };
+        assert_eq!(context.step("charge", work).await, Ok(7));
+        assert_eq!(done, 1);
+        context.cancellation.cancel();
+        let error = context.step("mail", || async { Ok(()) }).await.unwrap_err();
+        assert!(!error.permanent && error.message.contains("no leader"), "{error}");
     }
 }

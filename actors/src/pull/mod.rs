@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::offers::{IncomingCall, Offer, ReplyTo};
 use longshore_backbone::pulls::WorkWanted;
-use longshore_domain::{JobType, RunId, Tenant};
+use longshore_domain::{Job, JobType, RunId, Tenant};
 use tokio::sync::Notify;
 
 use crate::runtime::{Unpoisoned as _, now};
@@ -33,6 +33,8 @@ const AT_WORK_MAX: Duration = Duration::from_secs(3_600);
 const HELD_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of other nodes' pullers that are remembered.
 const MAX_WANTED: usize = 1_024;
+/// A node says each second that pullers wait there. One that is silent for longer may be dead: it gets no job.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// The pullers that wait on this node, and the jobs that wait for pullers.
 #[derive(Debug, Default)]
@@ -53,6 +55,8 @@ struct PullerTable {
     unsaid: Vec<WorkWanted>,
     /// Pullers of other nodes, each until it waits no more.
     wanted: VecDeque<(WorkWanted, Instant)>,
+    /// Other nodes, and when each was heard.
+    heard: HashMap<String, Instant>,
     next: u64,
     /// The node drains.
     is_closed: bool,
@@ -110,7 +114,7 @@ impl Pullers {
         let (tenant, types) = (wanted.tenant.clone(), wanted.types.clone());
         state.waiting.push_back(Puller { number, tenant, types, woken: Arc::clone(&woken), has_job: false });
         state.promise();
-        if state.waiting.back().is_some_and(|puller| !puller.has_job) {
+        if !state.is_closed && state.waiting.back().is_some_and(|puller| !puller.has_job) {
             state.unsaid.push(wanted.clone());
         }
         let waits = until.saturating_duration_since(Instant::now());
@@ -141,29 +145,42 @@ impl Pullers {
 
     /// A job has come. Returns it with the node to pass it on to, if a puller waits only there.
     fn arrived(&self, call: Box<IncomingCall>) -> Option<(Box<IncomingCall>, String)> {
-        let mut state = self.state.lock().unpoisoned();
-        let (state, at) = (&mut *state, Instant::now());
+        let (mut state, at) = (self.state.lock().unpoisoned(), Instant::now());
         let half = call.deadline.since(now()) / 2;
         state.held.push_back(PulledJob { call, until: at + half.min(HELD_FOR), promised: None });
         state.promise();
-        let held = state.held.back().filter(|held| held.promised.is_none())?;
-        state.wanted.retain(|(_, until)| *until > at);
-        let first = state.wanted.iter().position(|(wanted, _)| fits(&held.call, &wanted.tenant, &wanted.types))?;
-        let (wanted, _) = state.wanted.remove(first)?;
-        state.held.pop_back().map(|held| (held.call, wanted.node))
+        let held = state.held.pop_back()?;
+        let elsewhere = if held.promised.is_none() { state.elsewhere(&held.call.job, at) } else { None };
+        let Some(node) = elsewhere else {
+            state.held.push_back(held);
+            return None;
+        };
+        Some((held.call, node))
     }
 
-    /// A puller of another node waits. Returns a job for it.
+    /// Whether any waits here, for which another node may have a job.
+    fn any_wait(&self) -> bool {
+        let state = self.state.lock().unpoisoned();
+        !state.is_closed && state.waiting.iter().any(|puller| !puller.has_job)
+    }
+
+    /// A puller of another node waits, or those that do still wait. Returns a job for it.
     fn wanted(&self, wanted: WorkWanted) -> Option<Box<IncomingCall>> {
-        let mut state = self.state.lock().unpoisoned();
-        let unpromised = |held: &PulledJob| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
+        let (mut state, at) = (self.state.lock().unpoisoned(), Instant::now());
+        state.heard.retain(|_, heard| at.duration_since(*heard) < SILENT_AFTER);
+        state.heard.insert(wanted.node.clone(), at);
+        if wanted.types.is_empty() {
+            return None;
+        }
+        let unpromised =
+            |held: &PulledJob| held.promised.is_none() && fits(&held.call.job, &wanted.tenant, &wanted.types);
         if let Some(at) = state.held.iter().position(unpromised) {
             return state.held.remove(at).map(|held| held.call);
         }
         if state.wanted.len() >= MAX_WANTED {
             state.wanted.pop_front();
         }
-        let until = Instant::now() + Duration::from_millis(wanted.wait_ms);
+        let until = at + Duration::from_millis(wanted.wait_ms);
         state.wanted.push_back((wanted, until));
         None
     }
@@ -210,12 +227,21 @@ impl PullerTable {
     /// Promises each job to the first puller of its type that has none.
     fn promise(&mut self) {
         for held in self.held.iter_mut().filter(|held| held.promised.is_none()) {
-            let fitting = |puller: &&mut Puller| !puller.has_job && fits(&held.call, &puller.tenant, &puller.types);
+            let fitting = |puller: &&mut Puller| !puller.has_job && fits(&held.call.job, &puller.tenant, &puller.types);
             if let Some(puller) = self.waiting.iter_mut().find(fitting) {
                 (held.promised, puller.has_job) = (Some(puller.number), true);
                 puller.woken.notify_one();
             }
         }
+    }
+
+    /// The node of the puller that has waited longest for such a job elsewhere. It does not count again.
+    fn elsewhere(&mut self, job: &Job, at: Instant) -> Option<String> {
+        self.wanted.retain(|(_, until)| *until > at);
+        let is_there = |node: &str| self.heard.get(node).is_some_and(|heard| at.duration_since(*heard) < SILENT_AFTER);
+        let fitting = |wanted: &WorkWanted| fits(job, &wanted.tenant, &wanted.types) && is_there(&wanted.node);
+        let first = self.wanted.iter().position(|(wanted, _)| fitting(wanted))?;
+        self.wanted.remove(first).map(|(wanted, _)| wanted.node)
     }
 
     /// Has these types received for so long at least.
@@ -228,8 +254,8 @@ impl PullerTable {
     }
 }
 
-fn fits(call: &IncomingCall, tenant: &Tenant, types: &[JobType]) -> bool {
-    call.job.tenant == *tenant && types.contains(&call.job.job_type)
+fn fits(job: &Job, tenant: &Tenant, types: &[JobType]) -> bool {
+    job.tenant == *tenant && types.contains(&job.job_type)
 }
 
 impl Drop for WaitingPuller {
@@ -240,5 +266,34 @@ impl Drop for WaitingPuller {
             held.promised = None;
             state.promise();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handlers::handler::Context;
+
+    #[test]
+    fn a_notice_counts_once_and_only_while_its_node_is_heard() {
+        let (pullers, at) = (Arc::<Pullers>::default(), Instant::now());
+        let job = Context::for_test("pulled", "").job;
+        let notice = |types: &[JobType]| {
+            let (node, tenant, types) = ("other".to_owned(), job.tenant.clone(), types.to_vec());
+            WorkWanted { node, tenant, types, wait_ms: 60_000 }
+        };
+        let of_type = notice(std::slice::from_ref(&job.job_type));
+        let elsewhere = |after: Duration| pullers.state.lock().unwrap().elsewhere(&job, at + after);
+        assert!(pullers.wanted(of_type.clone()).is_none());
+        assert_eq!(elsewhere(SILENT_AFTER * 2), None, "the node may be dead");
+        assert!(pullers.wanted(notice(&[])).is_none(), "it is there");
+        assert_eq!(elsewhere(Duration::ZERO).as_deref(), Some("other"));
+        assert_eq!(elsewhere(Duration::ZERO), None);
+
+        let place = pullers.enter(&of_type, at);
+        assert!(pullers.any_wait() && pullers.changes().1.len() == 1);
+        pullers.close();
+        drop((place, pullers.enter(&of_type, at)));
+        assert!(!pullers.any_wait() && pullers.changes().1.is_empty(), "a node that drains asks for no job");
     }
 }

@@ -16,8 +16,6 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 /// How often it looks which jobs have waited for too long, and which types nobody asks for any more. The jobs that wait
 /// are signalled to be alive as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A job for which no puller came is tried again after this.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub(crate) struct PullReceiverPart {
@@ -44,6 +42,9 @@ pub(crate) async fn run(PullReceiverPart { api, pullers }: PullReceiverPart) -> 
             _ = look.tick() => {
                 follow(pullers, &mut pulls, &mut received).await?;
                 put_back(pullers).await;
+                if pullers.any_wait() {
+                    pulls.still_want(&identity.node).await;
+                }
             }
             arrived = pulls.next() => match arrived {
                 None => return Ok(()),
@@ -91,7 +92,7 @@ async fn follow(pullers: &Pullers, pulls: &mut Pulls, received: &mut HashSet<Off
 async fn put_back(pullers: &Pullers) {
     let (over, waits) = pullers.overdue();
     for call in over {
-        call.reply_to.send(OwnReply::Snoozed(AGAIN_AFTER)).await;
+        call.reply_to.send(OwnReply::Busy("no puller came")).await;
     }
     for reply_to in waits {
         reply_to.signal(SignalKind::Heartbeat, Bytes::new()).await;

@@ -154,7 +154,8 @@ impl Caller {
                 receivers::trace(&mut headers, &format!("{}.{number}", self.traces));
             }
             let (traces, reply, found) = (Vec::new(), Some(reply), Some(find));
-            calls.open.insert(number, RequestedCall { subject, traces, signals, reply, found, asked });
+            let call = RequestedCall { subject, traces, signals, reply, found, asked, heard: asked };
+            calls.open.insert(number, call);
         }
         let inbox = format!("{}.{number}", self.inbox);
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
@@ -324,6 +325,7 @@ fn give(call: &mut RequestedCall, message: Message) {
     }
     match read_signal(&message) {
         Some(signal) => {
+            call.heard = Instant::now();
             if signal.answer_to.is_some() || call.signals.capacity() > REQUESTS {
                 let _ = call.signals.try_send(signal);
             }
@@ -420,7 +422,7 @@ mod tests {
         let (signals, mut heard) = mpsc::channel(SIGNALS);
         let (reply, _replied) = oneshot::channel();
         let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
-        let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: None, asked };
+        let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: None, asked, heard: asked };
         waiting.lock().unwrap().open.insert(7, call);
         assert_eq!(asks("heartbeat", Some("r")), None, "it is answered by the attempt");
         heard.close();
@@ -434,7 +436,8 @@ mod tests {
             let (signals, _heard) = mpsc::channel(SIGNALS);
             let ((reply, mut replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
             let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
-            let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
+            let (reply, found) = (Some(reply), Some(find));
+            let call = RequestedCall { subject, traces, signals, reply, found, asked, heard: asked };
             waiting.lock().unwrap().open.insert(7, call);
             before.iter().chain([&said]).for_each(|message| drop(receive(&waiting, message.clone())));
             match replied.try_recv().unwrap() {
@@ -476,7 +479,8 @@ mod tests {
         let (signals, _heard) = mpsc::channel(SIGNALS);
         let ((reply, _replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
         let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
-        let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
+        let (reply, found) = (Some(reply), Some(find));
+        let call = RequestedCall { subject, traces, signals, reply, found, asked, heard: asked };
         waiting.lock().unwrap().open.insert(7, call);
         let signal = || message(&[("Longshore-Signal", "heartbeat")]);
         for said in [signal(), message(&[])] {

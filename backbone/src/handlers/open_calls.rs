@@ -36,6 +36,13 @@ impl OpenCalls {
         reply.map(|reply| reply.send(how));
     }
 
+    /// Ends a call whose handler's connection has been gone since then, unless the handler was heard later.
+    pub(super) fn settle_gone(&mut self, number: u64, since: Instant) {
+        if self.open.get(&number).is_some_and(|call| call.heard < since) {
+            self.settle(number, Reply::Gone);
+        }
+    }
+
     /// The calls that have lasted: number, subject, and what the servers said of the request. The next requests to
     /// these subjects are traced.
     pub(super) fn lasting(&mut self) -> Vec<(u64, Arc<str>, Vec<Bytes>)> {
@@ -77,6 +84,8 @@ pub(super) struct RequestedCall {
     pub(super) reply: Option<oneshot::Sender<Reply>>,
     pub(super) found: Option<oneshot::Sender<()>>,
     pub(super) asked: Instant,
+    /// When the last signal came; if none has, when it was asked.
+    pub(super) heard: Instant,
 }
 
 /// What a handler sends before its reply.

@@ -5,11 +5,12 @@
 //! lasted, that server is asked every second whether the connection is still there ([`crate::handlers::calls`] does
 //! both). A handler that only works, or takes no more jobs because it is about to end, is connected; one that was
 //! killed is not. The server itself ends connections that leave its pings unanswered for some minutes: such a handler
-//! counts as gone, too.
+//! counts as gone, too. One that has changed to another server, as all do whose server is about to end, works on: so
+//! signals count, and there is time for one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
@@ -18,12 +19,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Backbone;
-use crate::handlers::open_calls::{LOOK_EVERY, OpenCalls, Reply};
+use crate::handlers::open_calls::{LOOK_EVERY, OpenCalls};
 
 /// How often, after no server has answered: this node may lack the right to ask, and each refusal is a line in its log.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// How often in a row a connection must not be found.
-const MISSED_TIMES: u32 = 2;
+/// How long a connection must not be found, and its handler be silent: a client that works on has another by then.
+const GONE_AFTER: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Maximum number of connections that are looked for each time.
 const MAX_LOOKS: usize = 256;
@@ -83,7 +84,8 @@ fn receivers(subject: &str, traces: &[Bytes]) -> Vec<Receiver> {
 
 /// Ends the calls whose handlers' connections are gone, for as long as there is a caller.
 pub(super) async fn watch(backbone: Backbone, waiting: Weak<Mutex<OpenCalls>>) {
-    let mut missed: HashMap<Receiver, u32> = HashMap::new();
+    // Since when each has not been found.
+    let mut missed: HashMap<Receiver, Instant> = HashMap::new();
     let (mut pause, mut first) = (LOOK_EVERY, 0);
     loop {
         tokio::time::sleep(pause).await;
@@ -108,14 +110,17 @@ pub(super) async fn watch(backbone: Backbone, waiting: Weak<Mutex<OpenCalls>>) {
         while let Some((found, receiver)) = looks.next().await {
             pause = if found.is_some() { LOOK_EVERY } else { pause };
             match found {
-                Some(false) => *missed.entry(receiver).or_default() += 1,
-                _ => drop(missed.remove(&receiver)),
+                Some(true) => _ = missed.remove(&receiver),
+                Some(false) => _ = missed.entry(receiver).or_insert_with(Instant::now),
+                // A server that ends meanwhile brings no connection back.
+                None => {}
             }
         }
-        let is_gone = |receiver: &Receiver| missed.get(receiver).is_some_and(|times| *times >= MISSED_TIMES);
         for (number, receivers) in calls {
-            if !receivers.is_empty() && receivers.iter().all(is_gone) {
-                waiting.lock().unwrap_or_else(PoisonError::into_inner).settle(number, Reply::Gone);
+            let all: Option<Vec<Instant>> = receivers.iter().map(|receiver| missed.get(receiver).copied()).collect();
+            let since = all.and_then(|all| all.into_iter().max());
+            if let Some(since) = since.filter(|since| since.elapsed() >= GONE_AFTER) {
+                waiting.lock().unwrap_or_else(PoisonError::into_inner).settle_gone(number, since);
             }
         }
     }

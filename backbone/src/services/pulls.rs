@@ -37,7 +37,7 @@ pub struct Pulls {
 pub enum ForPullers {
     /// A job, or a cancellation.
     Arrived(Arrived),
-    /// A puller of another node waits.
+    /// A puller of another node waits, or those that do still wait.
     Wanted(WorkWanted),
 }
 
@@ -48,7 +48,7 @@ pub struct WorkWanted {
     pub node: String,
     /// Whose jobs it does.
     pub tenant: Tenant,
-    /// The types that it does.
+    /// The types that it does; none: those that waited on the node still do.
     pub types: Vec<JobType>,
     /// How long it waits, in milliseconds.
     pub wait_ms: u64,
@@ -97,6 +97,12 @@ impl Pulls {
         let subject = self.backbone.names().work(&tenant, &job_type);
         let endpoint = Arc::new(micro::Endpoint::new(job_type.as_str(), subject, BTreeMap::new()));
         offers::read(&self.backbone, tenant, job_type, message, endpoint).await
+    }
+
+    /// Notifies the other nodes that pullers still wait on this one: without that it counts as dead.
+    pub async fn still_want(&self, node: &str) {
+        let (node, tenant, types) = (node.to_owned(), Tenant::default_tenant(), Vec::new());
+        self.want(&WorkWanted { node, tenant, types, wait_ms: 0 }).await;
     }
 
     /// Notifies the other nodes of a puller that waits here.

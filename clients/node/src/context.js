@@ -72,7 +72,8 @@ export class Context {
 
   async #ask(word, request) {
     let problem = 'no node answers';
-    for (let nth = 0; nth < STEP_TRIES; nth += 1) {
+    const isPast = () => Date.parse(this.deadline) <= Date.now();
+    for (let nth = 0; nth < STEP_TRIES || !isPast(); nth += 1) { // The clock may be wrong.
       if (this.cancelled) throw new Cancelled('the attempt was asked to stop');
       const answer = await this.#channel.ask(word, Buffer.from(JSON.stringify(request)), STEP_ANSWER).catch((error) => {
         problem = `no node answers: ${error.message}`;
@@ -87,7 +88,7 @@ export class Context {
         problem = answer.headers['nats-service-error'] ?? code;
         if (code !== '503') break;
       }
-      await new Promise((go) => setTimeout(go, 200 * 2 ** nth));
+      await new Promise((go) => setTimeout(go, 200 * 2 ** Math.min(nth, 4)));
     }
     throw new Error(`${word} of ${request.name}: ${problem}`);
   }

@@ -39,7 +39,11 @@ export class Worker {
   #after = [];
   #onError = [];
   #tasks = new Set();
-  #atWork = new Set();
+  /** By context: the way to its node. */
+  #atWork = new Map();
+  /** Replies that the server may not have yet, by the way to their node. */
+  #sent = new Map();
+  #settling;
   #ends = false;
   #end;
   /** What a message may have, by the server; while the connection is away the client does not know it. */
@@ -84,13 +88,14 @@ export class Worker {
   }
 
   async run() {
+    const connection = await connect(this.servers, this.#options);
     const stop = () => this.stop();
     for (const name of ['SIGTERM', 'SIGINT']) process.on(name, stop);
-    const connection = await connect(this.servers, this.#options);
     connection.closed().then(() => { // No job comes any more, and no reply is sent.
-      for (const context of this.#atWork) context.cancel();
+      for (const context of this.#atWork.keys()) context.cancel();
       this.stop();
     });
+    this.#follow(connection);
     let refusal; // A worker without its subscriptions would wait for ever.
     const refused = (error) => {
       refusal ??= error;
@@ -126,22 +131,71 @@ export class Worker {
     return task.finally(() => this.#tasks.delete(task));
   }
 
+  /** Replies may be lost with an old connection, and nodes may take handlers for gone with it. */
+  async #follow(connection) {
+    for await (const { type } of connection.status()) {
+      if (type !== 'reconnect') continue;
+      for (const [channel, send] of this.#sent) {
+        this.#sent.delete(channel);
+        const task = this.#replyAgain(connection, channel, send).catch(() => {}); // It is closed.
+        this.#tasks.add(task);
+        task.then(() => this.#tasks.delete(task));
+      }
+      this.#show(connection, 3);
+    }
+  }
+
+  /** Signals that the jobs are worked on; a node may look a moment later for the connection that got them. */
+  #show(connection, times) {
+    if (!times || connection.isClosed() || connection.isDraining()) return;
+    for (const channel of this.#atWork.values()) channel.signal('started', ''); // A heartbeat would promise more of them.
+    setTimeout(() => this.#show(connection, times - 1), 2000).unref();
+  }
+
+  /**
+   * Forgets what the server has, with one question for all replies before it. Refused if the connection is lost, with
+   * what nats.js had to send: those are looked after once there is another.
+   */
+  async #settle(connection) {
+    while (this.#sent.size) {
+      const before = [...this.#sent.keys()];
+      await connection.flush();
+      for (const channel of before) this.#sent.delete(channel);
+    }
+  }
+
+  /** Replies until the node says that the attempt is over, or says nothing for too long. */
+  async #replyAgain(connection, channel, send) {
+    const until = performance.now() + (this.heartbeat || 30) * 1000;
+    while (performance.now() < until && !connection.isClosed()) {
+      const isOver = await ask({}, channel, 'heartbeat', ANSWER_WITHIN);
+      if (isOver) return;
+      if (isOver === false) send();
+      else await new Promise((go) => setTimeout(go, 500)); // The node may be away, too.
+    }
+  }
+
   async #job(connection, handler, headers, subject, body) {
-    const reply = (said, answer = '') => connection.publish(subject, answer, { headers: headersFrom(said) });
+    const channel = {
+      signal: (word, said) => connection.publish(subject, said, { headers: headersFrom({ 'Longshore-Signal': word }) }),
+      ask: async (word, said, timeout) => {
+        const answer = await connection.request(subject, said, { timeout, headers: headersFrom({ 'Longshore-Signal': word }) });
+        const lower = Object.entries(plainHeaders(answer.headers)).map(([name, text]) => [name.toLowerCase(), text]);
+        return { headers: Object.fromEntries(lower), body: answer.string() };
+      },
+    };
+    const reply = (said, answer = '') => {
+      const send = () => connection.publish(subject, answer, { headers: headersFrom(said) });
+      send();
+      this.#sent.set(channel, send);
+      this.#settling ??= this.#settle(connection).catch(() => {}).finally(() => { this.#settling = undefined; });
+    };
     const hasWaited = await handler.free.take();
     try {
       if (this.#ends) { // Not begun: another worker is to have it.
         reply({ 'Nats-Service-Error-Code': '429', 'Nats-Service-Error': 'this worker is ending' });
         return false;
       }
-      const channel = {
-        signal: (word, said) => connection.publish(subject, said, { headers: headersFrom({ 'Longshore-Signal': word }) }),
-        ask: async (word, said, timeout) => {
-          const answer = await connection.request(subject, said, { timeout, headers: headersFrom({ 'Longshore-Signal': word }) });
-          const lower = Object.entries(plainHeaders(answer.headers)).map(([name, text]) => [name.toLowerCase(), text]);
-          return { headers: Object.fromEntries(lower), body: answer.string() };
-        },
-      };
       const context = new Context(headers, channel);
       if (hasWaited && await ask(context, channel, 'started', ANSWER_WITHIN)) { // Over before it began.
         reply(headersOf(new Cancelled('cancelled before it began')));
@@ -149,7 +203,7 @@ export class Worker {
       }
       if (!hasWaited) channel.signal('started', '');
       const beats = this.#beat(context, channel);
-      this.#atWork.add(context);
+      this.#atWork.set(context, channel);
       let said;
       let answer;
       try {
@@ -225,7 +279,7 @@ export class Worker {
 
   #cancel(subject) {
     const [tenant, runId] = subject.split('.').slice(-2);
-    const mine = [...this.#atWork].filter((context) => context.tenant === tenant && context.runId === runId);
+    const mine = [...this.#atWork.keys()].filter((context) => context.tenant === tenant && context.runId === runId);
     mine.sort((one, other) => one.round - other.round || one.attempt - other.attempt);
     // Of two attempts of a run the older one is meant; if it is both, the newer one's heartbeat says so.
     for (const context of mine.length > 1 ? mine.slice(0, -1) : mine) context.cancel();

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 /// `+ 7` puts a group on the list, `- 7` takes it off if it is there: it may be on the list of an `sh` before.
 const LEASH: &str = r#"
@@ -51,6 +51,11 @@ impl Group {
 
     pub(super) fn terminate(&self) {
         let _ = kill_process_group(self.0, Signal::TERM);
+    }
+
+    /// Whether any of its processes is left.
+    pub(super) fn is_left(&self) -> bool {
+        test_kill_process_group(self.0).is_ok()
     }
 }
 

@@ -17,7 +17,7 @@ use longshore_actors::handler::BoxFuture;
 use longshore_actors::{Context, Handler, HandlerError, Success};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 mod group;
 
@@ -25,6 +25,8 @@ use group::Group;
 
 /// How long a command that was asked to end may take, before it is killed. The node waits two seconds for a handler.
 const GRACE: Duration = Duration::from_secs(1);
+/// How often it is looked whether all of its group have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long its pipes may stay open after its end: a process that left its group may hold them.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of stderr is in the error.
@@ -75,7 +77,14 @@ impl CommandRun {
                 status = beside(pipes.as_mut(), child.wait()) => status.map_err(failed)?,
                 () = context.cancelled() => {
                     group.iter().for_each(Group::terminate);
-                    let _ = beside(pipes.as_mut(), timeout(GRACE, child.wait())).await;
+                    let ended = async {
+                        let _ = child.wait().await;
+                        // The first of them may end before the others.
+                        while group.as_ref().is_some_and(Group::is_left) {
+                            sleep(LOOK_EVERY).await;
+                        }
+                    };
+                    let _ = beside(pipes.as_mut(), timeout(GRACE, ended)).await;
                     return Err(HandlerError::retryable("the command was stopped"));
                 }
             };

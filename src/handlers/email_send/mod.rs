@@ -104,7 +104,8 @@ impl EmailSend {
         if !done.accepted.is_empty() {
             done.response = Some(session.hand_over(&email.bytes).await?);
         }
-        session.close().await;
+        // Not waited for: until the step is stored, a death has the e-mail sent again.
+        tokio::spawn(session.close());
         let said = |refused: &[RefusedRecipient]| format!("the server refuses {}", listed(refused));
         match done.accepted.is_empty() {
             true if !done.put_off.is_empty() => Err(HandlerError::retryable(said(&done.put_off))),

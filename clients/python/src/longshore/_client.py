@@ -7,6 +7,7 @@ import json
 import os
 import time
 from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, Union
+from urllib.parse import urlsplit
 
 import nats
 import nats.errors
@@ -34,7 +35,14 @@ Servers = Union[str, Sequence[str], None]
 def addresses(servers: Servers) -> List[str]:
     """Addresses of servers, of a list or of text with commas; else those of NATS_URL."""
     given = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
-    return [address.strip() for address in given.split(",")] if isinstance(given, str) else list(given)
+    return [_full(address.strip()) for address in (given.split(",") if isinstance(given, str) else given)]
+
+
+def _full(address: str) -> str:
+    """With a scheme and a port, which nats-py adds to none of several addresses."""
+    full = address if "://" in address else f"nats://{address}"
+    uri = urlsplit(full)
+    return f"{full.rstrip('/')}:4222" if uri.scheme in ("nats", "tls") and uri.port is None else full
 
 
 def for_payload(headers: Optional[Mapping[str, str]], payload: Any) -> Dict[str, str]:

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from concurrent.futures import Executor
+from datetime import datetime, timezone
 from typing import Any, Callable, Coroutine, Dict, Mapping, Optional, Protocol, Set, Tuple
 
 from ._errors import Cancelled
@@ -116,8 +117,8 @@ class Context:
 
     async def _ask(self, word: str, request: Dict[str, Any]) -> Dict[str, Any]:
         body = json.dumps(request).encode()
-        problem = "no node answers"
-        for nth in range(STEP_TRIES):
+        problem, nth = "no node answers", 0
+        while nth < STEP_TRIES or not is_past(self.deadline):  # the clock may be wrong
             if self.cancelled:
                 raise Cancelled("the attempt was asked to stop")
             try:
@@ -134,7 +135,8 @@ class Context:
                     return json.loads(answer or b"{}")
                 if code != "503":
                     break
-            await asyncio.sleep(0.2 * 2**nth)
+            await asyncio.sleep(0.2 * 2 ** min(nth, 4))
+            nth += 1
         raise RuntimeError(f"{word} of {request['name']}: {problem}")
 
     def cancel(self) -> None:
@@ -157,6 +159,14 @@ class Context:
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def is_past(moment: str) -> bool:
+    """Whether a time as nodes write it is over; not if it is none."""
+    try:
+        return datetime.fromisoformat(moment.replace("Z", "+00:00")) <= datetime.now(timezone.utc)
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_on(loop: asyncio.AbstractEventLoop) -> bool:

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import logging
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Coroutine, Dict, List, Mapping, Optional, Set, Tuple
 
 import nats
 import nats.errors
@@ -17,7 +17,7 @@ import nats.micro
 from nats.aio.client import Client as Nats
 
 from ._client import Servers, addresses
-from ._context import Context, call, run
+from ._context import Context, call, is_past, run
 from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
 Hook = Callable[..., Any]
@@ -33,14 +33,17 @@ class _Handler:
 
 class _Channel:
     def __init__(self, connection: Nats, subject: str) -> None:
-        self._connection, self._subject = connection, subject
+        self.connection, self._subject = connection, subject
+
+    async def reply(self, body: bytes, headers: Dict[str, str]) -> None:
+        await self.connection.publish(self._subject, body, headers=headers)
 
     async def signal(self, word: str, body: bytes) -> None:
-        await self._connection.publish(self._subject, body, headers={"Longshore-Signal": word})
+        await self.connection.publish(self._subject, body, headers={"Longshore-Signal": word})
 
     async def ask(self, word: str, body: bytes, seconds: float) -> Tuple[Mapping[str, str], bytes]:
         headers = {"Longshore-Signal": word}
-        answer = await self._connection.request(self._subject, body, timeout=seconds, headers=headers)
+        answer = await self.connection.request(self._subject, body, timeout=seconds, headers=headers)
         return {name.lower(): text for name, text in (answer.headers or {}).items()}, answer.data
 
 
@@ -63,6 +66,9 @@ class Worker:
         self._on_error: List[Hook] = []
         self._tasks: Set["asyncio.Task[None]"] = set()
         self._at_work: Dict[Context, "asyncio.Task[Any]"] = {}
+        self._sent: Dict[_Channel, Tuple[bytes, Dict[str, str]]] = {}  # replies that the server may not have yet
+        self._published: List[_Channel] = []  # those among them that it was not asked about
+        self._settles = False
         self._stop: Optional[asyncio.Event] = None
 
     def handler(self, type: str, *, slots: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -109,7 +115,17 @@ class Worker:
                 asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
             except (NotImplementedError, RuntimeError, ValueError):
                 pass  # Windows, or not the main thread
-        connection = await nats.connect(self._servers, **{**self._options, "closed_cb": self._closed})
+        options = {**self._options, "closed_cb": self._closed, "reconnected_cb": self._reconnected}
+        connecting = asyncio.ensure_future(nats.connect(self._servers, **options))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                return  # it has done nothing yet
+        finally:
+            stopping.cancel()
+            connecting.cancel()
+        connection = await connecting
         handlers = [_Handler(*wanted) for wanted in self._wanted]
         self._executor = ThreadPoolExecutor(2 * sum(slots for _, _, slots in self._wanted) or 1, "longshore")
         try:
@@ -145,6 +161,40 @@ class Worker:
         if own := self._options.get("closed_cb"):
             await own()
 
+    async def _reconnected(self) -> None:
+        """Replies may be lost with the old connection, and nodes may take handlers for gone with it."""
+        sent, self._sent = self._sent, {}
+        for again in [self._show(), *(self._reply_again(channel, *reply) for channel, reply in sent.items())]:
+            self._begin(again)
+        if own := self._options.get("reconnected_cb"):
+            await own()
+
+    async def _show(self) -> None:
+        """Signals that the jobs are worked on; a node may look a moment later for the connection that got them."""
+        with contextlib.suppress(nats.errors.Error):
+            for _ in range(3):
+                for context in list(self._at_work):
+                    await context._channel.signal("started", b"")  # a heartbeat would promise more of them
+                await asyncio.sleep(2 if self._at_work else 0)
+
+    async def _reply_again(self, channel: _Channel, body: bytes, headers: Dict[str, str]) -> None:
+        """Replies until the node says that the attempt is over, or says nothing for too long."""
+        until = time.monotonic() + (self._heartbeat or 30)
+        while time.monotonic() < until and not channel.connection.is_closed:
+            try:
+                answer, _ = await channel.ask("heartbeat", b"", ANSWER_WITHIN)
+                if answer.get("longshore-cancel") == "true":
+                    return
+                await channel.reply(body, headers)
+            except Exception as error:  # the node may be away, too
+                log.debug("a reply that may be lost: %r", error)
+                await asyncio.sleep(0.5)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _serve_type(self, service: Any, connection: Nats, handler: _Handler) -> None:
         async def arrived(message: Any) -> None:
             headers = {name: text for name, text in (message.headers or {}).items()}
@@ -152,36 +202,60 @@ class Worker:
                 return  # no job: another client had the server send something here
             subject, body = message._msg.reply, message.data  # its own methods send one reply, and no signals
             # A task per job, as nats-py awaits each callback before it takes the next message.
-            task = asyncio.create_task(self._job(connection, handler, headers, subject, body))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._job(_Channel(connection, subject), handler, headers, body))
 
         await service.add_endpoint(
             name=handler.type.replace(".", "-"), subject=f"{self._namespace}.work.{self._tenant}.{handler.type}",
             handler=arrived, metadata={"longshore.slots": str(handler.slots)})
 
-    async def _job(self, connection: Nats, handler: _Handler, headers: Dict[str, str], subject: str,
-                   body: bytes) -> None:
+    async def _job(self, channel: _Channel, handler: _Handler, headers: Dict[str, str], body: bytes) -> None:
         try:
-            await self._attempt(connection, handler, headers, subject, body)
+            await self._reply(channel, *await self._attempt(channel, handler, headers, body))
         except Exception:  # such as a reply that cannot be sent: without any the attempt would last to its time limit
             log.exception("a job of %s", handler.type)
-            if not connection.is_closed:
-                await connection.publish(subject, b"", headers={"Nats-Service-Error-Code": "500"})
+            if not channel.connection.is_closed:
+                await self._reply(channel, b"", {"Nats-Service-Error-Code": "500"})
 
-    async def _attempt(self, connection: Nats, handler: _Handler, headers: Dict[str, str], subject: str,
-                       body: bytes) -> None:
+    async def _reply(self, channel: _Channel, body: bytes, headers: Dict[str, str]) -> None:
+        """Replies, and keeps the reply until the server has it."""
+        self._sent[channel] = (body, headers)
+        try:
+            await channel.reply(body, headers)
+        except nats.errors.OutboundBufferLimitError:
+            return  # the connection is away, and so much is to be sent that nats-py keeps no more
+        except Exception:
+            self._sent.pop(channel, None)
+            raise
+        self._published.append(channel)
+        if not self._settles:
+            self._settles = True
+            self._begin(self._settle(channel.connection))
+
+    async def _settle(self, connection: Nats) -> None:
+        """Forgets what the server has, with one question for all replies before it."""
+        try:
+            while self._published:
+                before, self._published = self._published, []
+                await asyncio.sleep(0)  # nats-py sends its ping before what is still to be sent
+                await connection.flush()
+                if not connection.is_connected:
+                    return  # nats-py has asked nobody
+                for channel in before:
+                    self._sent.pop(channel, None)
+        except Exception as error:  # they are looked after once there is a connection again
+            log.debug("replies that may be lost: %r", error)
+        finally:
+            self._settles = False
+
+    async def _attempt(self, channel: _Channel, handler: _Handler, headers: Dict[str, str],
+                       body: bytes) -> Tuple[bytes, Dict[str, str]]:
         has_waited = handler.free.locked()
         async with handler.free:
             if self._stop is not None and self._stop.is_set():  # not begun: another worker is to have it
-                busy = {"Nats-Service-Error-Code": "429", "Nats-Service-Error": "this worker is ending"}
-                await connection.publish(subject, b"", headers=busy)
-                return
-            channel = _Channel(connection, subject)
+                return b"", {"Nats-Service-Error-Code": "429", "Nats-Service-Error": "this worker is ending"}
             context = Context(headers, channel, self._executor)
             if has_waited and await ask(context, channel, "started", ANSWER_WITHIN):  # over before it began
-                await connection.publish(subject, b"", headers=headers_of(Cancelled("cancelled before it began")))
-                return
+                return b"", headers_of(Cancelled("cancelled before it began"))
             if not has_waited:
                 await channel.signal("started", b"")
             work = asyncio.create_task(self._work(handler, context, body))
@@ -198,9 +272,9 @@ class Worker:
                 if beats:
                     beats.cancel()
             await context.sent()
-            if len(answer) + 4096 > connection.max_payload:
+            if len(answer) + 4096 > channel.connection.max_payload:
                 answer, reply = b"", headers_of(Permanent(f"the result has {len(answer)} bytes, more than NATS takes"))
-            await connection.publish(subject, answer, headers=reply)
+            return answer, reply
 
     async def _work(self, handler: _Handler, context: Context, body: bytes) -> Tuple[bytes, Dict[str, str]]:
         try:
@@ -267,14 +341,6 @@ async def ask(context: Context, channel: _Channel, word: str, seconds: float) ->
         return None
     context.deadline = answer.get("longshore-attempt-deadline", context.deadline)
     return answer.get("longshore-cancel") == "true"
-
-
-def is_past(moment: str) -> bool:
-    """Whether a time as nodes write it is over; not if it is none."""
-    try:
-        return datetime.fromisoformat(moment.replace("Z", "+00:00")) <= datetime.now(timezone.utc)
-    except (TypeError, ValueError):
-        return False
 
 
 def read(context: Context, body: bytes) -> Any:
