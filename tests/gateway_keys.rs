@@ -123,6 +123,27 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
     assert_eq!(curl(&node, "/v1/runs", Some(&submits), &[]).0, 403);
     assert_eq!(curl(&node, "/v1/events", Some(&submits), &[]).0, 403);
     assert_eq!(curl(&node, "/readyz", None, &[]).0, 200, "probes need no key");
+    makes_no_more_than_itself(&world, &node).await;
+}
+
+/// A key makes none that would show what it does not show itself, or outlive it.
+async fn makes_no_more_than_itself(world: &World, node: &Node) {
+    let own = keys(world, &["--tenant", "_all", "keys", "create", "b", "--scopes", "operate", "--expires-in", "1h"]);
+    let listed = world.try_request("_all", "keys.list", json!({})).await.unwrap();
+    let mut listed = listed["keys"].as_array().unwrap().iter();
+    let end = &listed.find(|key| key["id"] == id(&own)).unwrap()["expires_at"];
+    let later = json!("9999-01-01T00:00:00Z");
+    for (scope, ends, status) in [
+        ("submit", end, 200),
+        ("read", end, 403),
+        ("reveal", end, 403),
+        ("submit", &later, 403),
+        ("submit", &Value::Null, 403),
+    ] {
+        let asked = json!({"name": "x", "tenant": "acme", "scopes": [scope], "expires_at": ends}).to_string();
+        let (found, _, answer) = curl(node, "/v1/keys", Some(&own), &["-d", &asked]);
+        assert_eq!(found, status, "{scope} {ends}: {answer}");
+    }
 }
 
 /// Streams have no way to reveal. Both runs have ended, and so their streams end by themselves.
@@ -201,6 +222,33 @@ async fn a_redacted_type_shows_payloads_and_results_only_to_who_may_reveal_them(
     assert_eq!((status, &job["job"]["payload"]), (200, &json!(SECRET)), "{job}");
     let over_nats = world.try_request("acme", "runs.get", json!({"run_id": done})).await.unwrap();
     assert_eq!(over_nats["result"]["number"], SECRET);
+}
+
+/// A delivery to a webhook has the event of a redacted type with its result, and is hidden as that is.
+#[tokio::test]
+async fn deliveries_show_no_results_of_redacted_types() {
+    const SECRET: &str = "4111-1111";
+    let world = world().await;
+    let node = builder(&world, "n1").with("types.card", &served_by("echo", "redact = true"));
+    let node = node.with("types.'longshore.webhook'", "backoff = { delays = ['1h'] }");
+    let node = node.with("webhooks", "allow = ['127.0.0.1/32']").start().await;
+    let [read, reveal] = ["read", "read,reveal"].map(|scopes| key(&world, "acme", scopes));
+    // Nobody listens there: each delivery waits for its second attempt.
+    let put = json!({"id": "shop", "url": "http://127.0.0.1:1/", "types": ["card"], "events": ["completed"]});
+    world.request_as("acme", "webhooks.put", put).await;
+    world.publish("card").tenant("acme").json(json!(SECRET)).await;
+    let delivery = eventually("a delivery that waits", Duration::from_secs(60), async || {
+        let runs = world.request_as("acme", "runs.list", json!({"type": "longshore.webhook"})).await;
+        let run = &runs["runs"][0];
+        if run["state"] == "retrying" { Ok(run["run_id"].as_str().unwrap().to_owned()) } else { Err(runs) }
+    })
+    .await;
+
+    let payload = format!("/v1/runs/{delivery}/payload");
+    let (status, _, hidden) = curl(&node, &payload, Some(&read), &[]);
+    assert_eq!((status, hidden.to_string().contains(SECRET)), (403, false), "{hidden}");
+    let (status, _, shown) = curl(&node, &format!("{payload}?reveal=true"), Some(&reveal), &[]);
+    assert!(status == 200 && shown.to_string().contains(SECRET), "{status} {shown}");
 }
 
 /// Every route is open to a key with the scope of its endpoint, and to no other.

@@ -172,7 +172,7 @@ async fn certificates_are_read_again_when_they_change() {
     assert_eq!(over_tls(&node, at, &by_first), None);
 }
 
-/// With `client_ca` a client needs a certificate of it; files that cannot be used stop the start.
+/// With `client_ca` a client needs a certificate of it; files that cannot be used stop the start and `config check`.
 #[tokio::test]
 async fn clients_need_a_certificate_where_it_is_set() {
     let world = world().await;
@@ -182,6 +182,11 @@ async fn clients_need_a_certificate_where_it_is_set() {
     Ca::new().write(at, "client");
     Ca::new().write(at, "other");
     let tls = |entries: &str| entries.replace("AT", &at.display().to_string());
+    let check = |entries: &str| {
+        let table = format!("{{ {} }}", entries.replace('\n', ", "));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
+        command.args(["config", "check"]).env("LONGSHORE_HTTP__TLS", table).output().unwrap()
+    };
     let wrong = [
         ("cert = 'AT/a.crt'", "http.tls.key"),
         ("client_ca = 'AT/client-ca.crt'", "http.tls.cert"),
@@ -193,8 +198,12 @@ async fn clients_need_a_certificate_where_it_is_set() {
         let node = world.node().with("http", "listen = '127.0.0.1:0'").with("http.tls", &tls(entries));
         let refusal = node.try_start().await.map(drop).unwrap_err().to_string();
         assert!(refusal.contains(said), "{entries}: {refusal}");
+        let checked = check(&tls(entries));
+        assert!(!checked.status.success(), "{entries}");
+        assert!(String::from_utf8_lossy(&checked.stderr).contains(said), "{entries}: {checked:?}");
     }
     let entries = tls("cert = 'AT/a.crt'\nkey = 'AT/a.key'\nclient_ca = 'AT/client-ca.crt'");
+    assert!(check(&entries).status.success());
     let node = world.node().with("http", "listen = '127.0.0.1:0'").with("http.tls", &entries).start().await;
     let with = |name: &str| {
         let (cert, key) = (format!("{name}.crt"), format!("{name}.key"));

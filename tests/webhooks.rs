@@ -285,11 +285,53 @@ async fn the_events_of_an_id_that_is_used_again_are_posted() {
     assert!(of_both, "{:?}", target.got());
 }
 
+/// Waits until no node asks for events of the only webhook, nor between two questions.
+async fn nobody_asks(world: &World) {
+    eventually("no node that asks for events", WITHIN, async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
+        let mut names = Box::pin(stream.consumer_names());
+        while let Some(name) = names.next().await {
+            let name = name.unwrap();
+            if !name.starts_with("webhook=") {
+                continue;
+            }
+            for _ in 0..20 {
+                let asks = stream.consumer_info(&name).await.unwrap().num_waiting;
+                if asks > 0 {
+                    return Err(format!("{asks} ask"));
+                }
+            }
+            return Ok(());
+        }
+        Err("no consumer".to_owned())
+    })
+    .await;
+}
+
+/// A node that drains leaves the events to others while its jobs end.
+#[tokio::test]
+async fn a_node_that_drains_takes_no_further_events() {
+    let world = world().await;
+    let node = world.node().name("n1").with("webhooks", "allow = ['127.0.0.1/32']");
+    let node = node.with("node", "shutdown_grace = '10m'").start().await;
+    let target = target(|_| 200).await;
+    world.request("webhooks.put", json!({"id": "shop", "url": target.url, "types": ["noop"]})).await;
+    world.publish("noop").json(json!({})).await;
+    target.has("an event", |got| !got.is_empty()).await;
+    let mut live = world.live_events("default").await;
+    let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_published("started", &run).await;
+
+    node.sigterm();
+
+    nobody_asks(&world).await;
+}
+
 /// A target that says 410, or fails to the end, pauses its webhook, which goes on where it stopped once it is resumed.
 #[tokio::test]
 async fn a_webhook_pauses_when_its_target_is_gone_and_goes_on_where_it_stopped() {
     let world = world().await;
-    let _node = node(&world, "n1").await;
+    let node = node(&world, "n1").await;
     let mut live = world.listen("longshore.events._sys.webhook_paused.>").await;
     let target = target(|number| if number == 0 { 410 } else { 200 }).await;
     let put = json!({"id": "shop", "url": target.url, "events": ["completed"], "format": "cloudevents"});
@@ -302,17 +344,10 @@ async fn a_webhook_pauses_when_its_target_is_gone_and_goes_on_where_it_stopped()
     assert!(found["paused_because"].as_str().unwrap().contains("410"), "{found}");
 
     // A delivery that is made before the feed knows of the pause would wait for five minutes.
-    eventually("no node that asks for events", WITHIN, async || {
-        let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
-        let mut names = Box::pin(stream.consumer_names());
-        while let Some(name) = names.next().await {
-            let name = name.unwrap();
-            if name.starts_with("webhook=") {
-                let asks = stream.consumer_info(name).await.unwrap().num_waiting;
-                return if asks == 0 { Ok(()) } else { Err(format!("{asks} ask")) };
-            }
-        }
-        Err("no consumer".to_owned())
+    nobody_asks(&world).await;
+    eventually("no lag of a paused webhook", WITHIN, async || {
+        let scrape = longshore_harness::http::get(node.http(), "/metrics").await.unwrap().body;
+        if scrape.contains("longshore_webhook_lag_seconds{") { Err(scrape) } else { Ok(()) }
     })
     .await;
     let second = world.publish("echo").json(json!(2)).await;
@@ -358,7 +393,8 @@ async fn a_webhook_pauses_once_an_event_fails_to_the_end() {
     assert!(got.iter().all(|got| got.json()["data"]["run_id"] == json!(run)), "{got:?}");
 }
 
-/// After a rotation both secrets sign; a test is delivered; a deleted webhook gets nothing, and leaves no consumer.
+/// After a rotation the secrets before sign as well; a test is delivered; a deleted webhook gets nothing, and leaves no
+/// consumer.
 #[tokio::test]
 async fn a_webhook_is_tried_rotated_and_deleted() {
     let world = world().await;
@@ -367,13 +403,13 @@ async fn a_webhook_is_tried_rotated_and_deleted() {
     let command = |arguments: &[&str]| crate::gateway_keys::keys(&world, arguments);
     let secret = |said: &str| said.lines().find_map(|line| line.strip_prefix("secret ")).unwrap().to_owned();
     let old = secret(&command(&["webhooks", "put", "shop", &target.url, "--events", "completed"]));
-    let new = secret(&command(&["webhooks", "rotate", "shop"]));
-    assert_ne!(old, new);
+    let [first, new] = [0; 2].map(|_| secret(&command(&["webhooks", "rotate", "shop"])));
+    assert_ne!(first, new);
     command(&["webhooks", "test", "shop"]);
     target.has("the test", |got| got.len() == 1).await;
     let got = &target.got()[0];
     assert_eq!(got.json()["type"], "webhook.test");
-    assert!(got.is_signed_by(&old) && got.is_signed_by(&new), "{got:?}");
+    assert!([&old, &first, &new].iter().all(|secret| got.is_signed_by(secret)), "{got:?}");
     // A client's own job cannot have the secret sign what the client made up.
     let event =
         json!({"id": "i", "event": "completed", "tenant": "default", "run_id": "r", "at": "2026-01-01T00:00:00.000Z"});
@@ -393,6 +429,10 @@ async fn a_webhook_is_tried_rotated_and_deleted() {
     let before = consumers().await;
     command(&["webhooks", "delete", "shop"]);
     assert_eq!(consumers().await, before - 1);
+    let control = world.jetstream().get_stream("KV_longshore_control").await.unwrap();
+    let kept = control.get_last_raw_message_by_subject("$KV.longshore_control.webhooks.default.shop").await.unwrap();
+    let kept: Value = serde_json::from_slice(&kept.payload).unwrap();
+    assert_eq!((&kept["deleted"], &kept["webhook"]["url"]), (&json!(true), &json!("")), "{kept}");
     let error = world.try_request("default", "webhooks.get", json!({"id": "shop"})).await.unwrap_err();
     assert_eq!(error.code, 404);
     assert_eq!(world.request("webhooks.list", json!({})).await, json!({"webhooks": []}));
@@ -413,8 +453,13 @@ async fn a_webhook_is_tried_rotated_and_deleted() {
 async fn what_may_not_be_called_is_refused() {
     let world = world().await;
     let _node = world.node().start().await;
+    let many = |word: &str| vec![word.to_owned(); 101];
     for (field, more) in [
         ("url", json!({"url": "http://127.0.0.1:9000/"})),
+        ("url", json!({"url": format!("https://1.1.1.1/{}", "x".repeat(2 << 10))})),
+        ("events", json!({"url": "https://1.1.1.1/", "events": many("dlq")})),
+        ("types", json!({"url": "https://1.1.1.1/", "types": many("a")})),
+        ("queues", json!({"url": "https://1.1.1.1/", "queues": many("main")})),
         ("url", json!({"url": "http://169.254.169.254/latest"})),
         ("url", json!({"url": "http://[::ffff:10.0.0.1]/"})),
         ("url", json!({"url": "ftp://example.com/"})),

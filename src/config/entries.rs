@@ -118,7 +118,7 @@ settings! {
     queue: Token = Token(Queue::main().to_string());
     /// Their priority: 1, the most urgent, to 9.
     priority: u32 = 5, at_least(|| 1), at_most(|| 9);
-    /// Deliveries at once in the whole cluster; no limit if it is not set.
+    /// Deliveries at once in the whole cluster; if it is not set, as many as [defaults] says.
     concurrency: Option<u32>, at_least(|| Some(1)), example("20");
     /// Networks, addresses and host names that may be called beyond the globally routable ones.
     allow: Vec<Text>, example("[\"10.0.0.0/8\", \"hooks.internal\"]");

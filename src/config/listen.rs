@@ -38,7 +38,7 @@ pub struct Http {
 pub struct JwtSettings {
     /// Where its keys are: at this URL.
     pub url: Option<String>,
-    /// In this file, if there is no URL or it does not answer. There is one of both at least.
+    /// In this file, if there is no URL or it has not answered yet. There is one of both at least.
     pub file: Option<PathBuf>,
     /// What `iss` must be.
     pub issuer: String,

@@ -74,7 +74,7 @@ pub(crate) fn incomplete_jwt(http: &Section<'_>) -> Vec<Problem> {
     }
     let needed = [JWT.issuer.name, JWT.audience.name].into_iter().filter(|name| !has(name));
     problems.extend(needed.map(|name| problem(name, "is missing: a token for others must not count")));
-    // Beside a URL it is only for the time in which that does not answer.
+    // Beside a URL it is only for the time until that has answered.
     if let Some(file) = jwt.get(&JWT.jwks_file).filter(|_| !has(JWT.jwks_url.name)) {
         let text = std::fs::read(&file.0).map_err(|error| format!("cannot be read: {error}"));
         let keys = text.and_then(|text| jwk_set(&text));

@@ -43,6 +43,25 @@ fn what_payloads_may_be_does_not_hold_for_deliveries_of_webhooks() {
 }
 
 #[test]
+fn what_is_not_said_of_deliveries_of_webhooks_is_as_usual() {
+    let defaults = "[defaults]\nhandler = 'remote'\nmax_attempts = 2\ntimeout = '1s'\nheartbeat = '1s'\n\
+                    concurrency = 3\npayload_max = '4KiB'\nbackoff = { delays = ['1s'] }\n";
+    let policy = |more: &str| {
+        let mut types = settings(&format!("{defaults}{more}")).policies.types;
+        types.remove("longshore.webhook").unwrap()
+    };
+    let own = "[types.'longshore.webhook']\nweight = 5\n";
+    let usual = policy("");
+    assert_eq!((usual.max_attempts, usual.concurrency), (15, Some(3)));
+    assert_eq!(policy(own), TypePolicy { weight: 5, ..usual.clone() });
+    let webhooks = "[webhooks]\nconcurrency = 20\n";
+    assert_eq!(policy(webhooks), TypePolicy { concurrency: Some(20), ..usual.clone() });
+    assert_eq!(policy(&format!("{webhooks}{own}")).concurrency, Some(20));
+    let said = policy(&format!("{webhooks}{own}max_attempts = 4\nconcurrency = 7"));
+    assert_eq!(said, TypePolicy { weight: 5, max_attempts: 4, concurrency: Some(7), ..usual });
+}
+
+#[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
     let Settings { name, shutdown_grace, mut policies, storage, schedules, pressure, traces, log, .. } = settings("");
     let Settings { audit_file, event_file, webhooks, .. } = settings("");

@@ -10,7 +10,7 @@ use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::{JobType, Priority, Queue};
 
-use super::entries::WEBHOOKS;
+use super::entries::{TYPE, WEBHOOKS};
 use super::problem::Problem;
 use super::section::Section;
 #[cfg(feature = "http")]
@@ -49,13 +49,14 @@ fn caller(_: &Section<'_>) -> Result<Option<Arc<dyn WebhookCaller>>, String> {
     Ok(None)
 }
 
-/// What holds for deliveries of webhooks: attempts over three days, unless their type has settings of its own.
+/// What holds for deliveries of webhooks: attempts over three days, as far as their type's own settings do not say
+/// otherwise.
 pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut BTreeMap<JobType, TypePolicy>) {
     /// In seconds: 5 and 30; 2, 10 and 30 minutes; 1, 2, 4, twice 8 and four times 12 hours.
     const DELAYS: [u64; 14] =
         [5, 30, 120, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 28_800, 43_200, 43_200, 43_200, 43_200];
     let Ok(job_type) = JobType::parse(WEBHOOK_TYPE) else { return };
-    let usual = || TypePolicy {
+    let usual = TypePolicy {
         handler: None,
         backoff: Backoff::Delays(DELAYS.map(Duration::from_secs).to_vec()),
         max_attempts: DELAYS.len() as u32 + 1,
@@ -64,9 +65,25 @@ pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut 
         // The node makes their payloads, and those of events are not the jobs' own.
         payload_max: None,
         schemas: None,
+        concurrency: root.table("webhooks").get(&WEBHOOKS.concurrency).or(default_type.concurrency),
         ..default_type.clone()
     };
-    let policy = types.entry(job_type).or_insert_with(usual);
-    let concurrency = root.table("webhooks").get(&WEBHOOKS.concurrency);
-    policy.concurrency = policy.concurrency.or(concurrency);
+    let own = root.named("types", None).into_iter().find(|(name, _)| *name == WEBHOOK_TYPE);
+    let Some((_, section)) = own else {
+        types.insert(job_type, usual);
+        return;
+    };
+    let policy = types.entry(job_type).or_insert_with(|| usual.clone());
+    let is_said = |name: &str| section.node(name).is_some();
+    macro_rules! usual_unless_said {
+        ($($field:ident)+) => {$(
+            if !is_said(stringify!($field)) {
+                policy.$field = usual.$field;
+            }
+        )+};
+    }
+    usual_unless_said! { handler backoff max_attempts timeout heartbeat payload_max concurrency }
+    if !is_said(TYPE.schema.name) && !is_said(TYPE.schemas.name) {
+        policy.schemas = usual.schemas;
+    }
 }

@@ -14,7 +14,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use longshore_actors::Observer;
-use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, Word};
+use longshore_backbone::wire::api::{ApiError, Code, CreateKeyRequest, KeyStatus, OPERATOR, Scope, Word};
 
 use super::jwt::Jwt;
 use super::problem::{Answered, of_http};
@@ -101,6 +101,21 @@ impl Asker {
         match &self.0 {
             Some(held) if !held.key.scopes.contains(&scope) => {
                 Err(ApiError::new(Code::Forbidden, format!("the key lacks the scope {scope}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// 403 if the key that it asks for would show what its own does not, or outlive it. A key that may `operate`
+    /// submits by schedules as well: so it may make one that submits.
+    pub(super) fn may_make(&self, wanted: &CreateKeyRequest) -> Result<(), ApiError> {
+        for scope in [Scope::Read, Scope::Reveal].into_iter().filter(|scope| wanted.scopes.contains(scope)) {
+            self.must_have(scope)?;
+        }
+        match self.key().and_then(|key| key.expires_at) {
+            Some(end) if wanted.expires_at.is_none_or(|at| at > end) => {
+                let message = format!("expires_at: is missing, or later than {end}, when the key that asks ends");
+                Err(ApiError::new(Code::Forbidden, message))
             }
             _ => Ok(()),
         }

@@ -3,12 +3,15 @@
 //! A token says nothing of how it is to be judged: the algorithm must be one that is set and fits the kind of the key,
 //! the key is that of its `kid`; issuer, audience and `exp` must be there and right, and nothing may be critical that
 //! is not known here. The keys are read again every five minutes, and for an unknown `kid` at most once a minute, so
-//! that a provider may change and withdraw them.
+//! that a provider may change and withdraw them. A reading is a task of its own, which goes on when the request that
+//! began it ends.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http_body_util::Full;
 use hyper::{Request, Uri};
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
@@ -16,7 +19,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, 
 use longshore_backbone::wire::api::{ApiError, KeyStatus, OPERATOR, Scope};
 use longshore_domain::{Tenant, Timestamp};
 use serde_json::{Map, Value};
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{JwtSettings, jwk_set};
@@ -40,15 +43,26 @@ pub(super) struct Jwt {
     settings: JwtSettings,
     algorithms: Vec<Algorithm>,
     client: Outbound,
-    keys: Mutex<Keys>,
+    keys: watch::Sender<Keys>,
 }
 
 #[derive(Debug, Default)]
 struct Keys {
     set: JwkSet,
+    /// When the last reading ended.
     read_at: Option<Instant>,
-    /// The last reading failed, or its request ended first: what is not found may be there.
+    /// It failed: what is not found may be there.
     are_unread: bool,
+    /// The next reading goes on.
+    are_being_read: bool,
+    /// They are those of the URL: the file has only older ones.
+    are_of_url: bool,
+}
+
+impl Keys {
+    fn are_older_than(&self, age: Duration) -> bool {
+        self.read_at.is_none_or(|at| at.elapsed() >= age)
+    }
 }
 
 impl Jwt {
@@ -60,7 +74,7 @@ impl Jwt {
         let allow = Allow::read(host.as_deref()).unwrap_or_default();
         let algorithms = settings.algorithms.iter().filter_map(|name| name.parse().ok()).collect();
         let settings = settings.clone();
-        Arc::new(Self { settings, algorithms, client: Outbound::new(allow), keys: Mutex::default() })
+        Arc::new(Self { settings, algorithms, client: Outbound::new(allow), keys: watch::Sender::default() })
     }
 
     /// Whether a text has the form of a token.
@@ -69,7 +83,7 @@ impl Jwt {
     }
 
     /// Who has this token; `None`: it does not count. 503 if the keys cannot be read.
-    pub(super) async fn holder(&self, token: &str) -> Result<Option<KeyStatus>, ApiError> {
+    pub(super) async fn holder(self: &Arc<Self>, token: &str) -> Result<Option<KeyStatus>, ApiError> {
         let Ok(header) = decode_header(token) else { return Ok(None) };
         // RFC 7515, 4.1.11: nothing is known here that could be.
         if header.crit.is_some() {
@@ -132,48 +146,63 @@ impl Jwt {
     }
 
     /// The key of this id, or the only one if a token names none.
-    async fn key(&self, kid: Option<&str>) -> Result<Option<Jwk>, ApiError> {
+    async fn key(self: &Arc<Self>, kid: Option<&str>) -> Result<Option<Jwk>, ApiError> {
         let find = |set: &JwkSet| match (kid, set.keys.as_slice()) {
             (Some(kid), _) => set.find(kid).cloned(),
             (None, [only]) => Some(only.clone()),
             (None, _) => None,
         };
-        // One reads, and the others wait for it.
-        let mut keys = self.keys.lock().await;
-        let found = find(&keys.set);
-        let good_for = match (&found, keys.are_unread) {
-            (Some(_), _) => COUNT_FOR,
-            (None, true) => READ_AGAIN,
-            (None, false) => READ_EVERY,
-        };
-        if keys.read_at.is_none_or(|at| at.elapsed() >= good_for) {
-            (keys.read_at, keys.are_unread) = (Some(Instant::now()), true);
-            match self.read().await {
-                Ok(set) => {
-                    *keys = Keys { set, read_at: keys.read_at, are_unread: false };
-                    return Ok(find(&keys.set));
-                }
-                Err(reason) => {
-                    // It may have taken as long as that: those that wait for it must not read one after the other.
-                    keys.read_at = Some(Instant::now());
-                    tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
-                }
-            }
+        // One reads, and others wait for it unless their key is there and not too old.
+        let begins = self.keys.send_if_modified(|keys| {
+            let good_for = match (find(&keys.set), keys.are_unread) {
+                (None, true) => READ_AGAIN,
+                (Some(_), false) => COUNT_FOR,
+                _ => READ_EVERY,
+            };
+            let begins = !keys.are_being_read && keys.are_older_than(good_for);
+            keys.are_being_read |= begins;
+            begins
+        });
+        if begins {
+            tokio::spawn(Arc::clone(self).read_again());
         }
+        let may_go_on =
+            |keys: &Keys| !keys.are_being_read || !keys.are_older_than(COUNT_FOR) && find(&keys.set).is_some();
+        let mut seen = self.keys.subscribe();
+        let unread = || ApiError::unavailable("the keys of the identity provider cannot be read");
+        let keys = seen.wait_for(may_go_on).await.map_err(|_| unread())?;
         // Those that were read before count on.
-        match found {
-            None if keys.are_unread => Err(ApiError::unavailable("the keys of the identity provider cannot be read")),
+        match find(&keys.set) {
+            None if keys.are_unread => Err(unread()),
             found => Ok(found),
         }
     }
 
-    async fn read(&self) -> Result<JwkSet, String> {
+    /// Reads them, and has those go on that wait for it.
+    async fn read_again(self: Arc<Self>) {
+        let had_url = self.keys.borrow().are_of_url;
+        let read = AssertUnwindSafe(self.read(had_url)).catch_unwind().await;
+        let read = read.unwrap_or_else(|_| Err("the reading panicked".to_owned()));
+        self.keys.send_modify(|keys| {
+            (keys.read_at, keys.are_being_read, keys.are_unread) = (Some(Instant::now()), false, read.is_err());
+            match read {
+                Ok((set, of_url)) => (keys.set, keys.are_of_url) = (set, of_url),
+                Err(reason) => {
+                    tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
+                }
+            }
+        });
+    }
+
+    /// The keys, and whether they are those of the URL. The file stands in for it until it has answered once.
+    async fn read(&self, had_url: bool) -> Result<(JwkSet, bool), String> {
         let of_url = match &self.settings.url {
             Some(url) => self.ask(url).await,
             None => Err("no jwks_url is set".to_owned()),
         };
+        let is_of_url = of_url.is_ok();
         let text = match (of_url, &self.settings.file) {
-            (Err(_), Some(path)) => {
+            (Err(_), Some(path)) if !had_url => {
                 let read = tokio::fs::read(path).await;
                 read.map(Bytes::from).map_err(|error| format!("{}: {error}", path.display()))?
             }
@@ -181,7 +210,7 @@ impl Jwt {
         };
         // Keys of kinds that nobody knows here are the provider's for others.
         let keys = jwk_set(&text)?.into_iter().filter_map(|key| serde_json::from_value(key).ok());
-        Ok(JwkSet { keys: keys.collect() })
+        Ok((JwkSet { keys: keys.collect() }, is_of_url))
     }
 
     async fn ask(&self, url: &str) -> Result<Bytes, String> {
@@ -194,27 +223,38 @@ impl Jwt {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    fn jwt(file: &Path, url: Option<String>) -> Arc<Jwt> {
+        Jwt::new(&JwtSettings {
+            file: Some(file.to_owned()),
+            url,
+            issuer: String::new(),
+            audience: String::new(),
+            algorithms: Vec::new(),
+            tenant_claim: String::new(),
+            scope_claim: String::new(),
+        })
+    }
+
+    fn set(kid: &str) -> String {
+        let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+        let key = serde_json::json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x});
+        serde_json::json!({"keys": [key]}).to_string()
+    }
 
     /// A key that the provider withdraws counts until the keys are read again; while they cannot be read, it counts on.
     #[tokio::test(start_paused = true)]
     async fn a_key_that_is_withdrawn_does_not_count_for_ever() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("jwks.json");
-        let write = |kid: &str| {
-            let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
-            let key = serde_json::json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x});
-            std::fs::write(&file, serde_json::json!({"keys": [key]}).to_string()).unwrap();
-        };
-        let jwt = Jwt::new(&JwtSettings {
-            file: Some(file.clone()),
-            url: None,
-            issuer: String::new(),
-            audience: String::new(),
-            algorithms: Vec::new(),
-            tenant_claim: String::new(),
-            scope_claim: String::new(),
-        });
+        let write = |kid: &str| std::fs::write(&file, set(kid)).unwrap();
+        let jwt = jwt(&file, None);
         let counts = async |kid: &str| jwt.key(Some(kid)).await.map(|key| key.is_some());
         assert_eq!(counts("a").await.unwrap_err().code, 503);
         write("a");
@@ -229,5 +269,51 @@ mod tests {
         tokio::time::advance(COUNT_FOR).await;
         assert!(!counts("a").await.unwrap());
         assert!(counts("b").await.unwrap());
+
+        // Who begins a reading and goes away ends nothing.
+        write("c");
+        tokio::time::advance(COUNT_FOR).await;
+        assert!(jwt.key(Some("b")).now_or_never().is_none(), "the keys are too old");
+        assert!(!counts("b").await.unwrap());
+        // While a token with an unknown key has them read, others do not wait.
+        tokio::time::advance(READ_EVERY).await;
+        let mut unknown = Box::pin(counts("d"));
+        assert!((&mut unknown).now_or_never().is_none());
+        assert!(jwt.key(Some("c")).now_or_never().unwrap().unwrap().is_some());
+        assert!(!unknown.await.unwrap());
+        // After a reading that failed the next one comes soon, and nobody waits for it.
+        std::fs::remove_file(&file).unwrap();
+        tokio::time::advance(COUNT_FOR).await;
+        assert!(counts("c").await.unwrap());
+        write("d");
+        tokio::time::advance(READ_AGAIN).await;
+        assert!(jwt.key(Some("c")).now_or_never().unwrap().unwrap().is_some());
+        jwt.keys.subscribe().wait_for(|keys| !keys.are_being_read).await.unwrap();
+        assert!(!counts("c").await.unwrap());
+    }
+
+    /// Once the provider has answered, the file's keys do not take the place of its own while it answers no more.
+    #[tokio::test]
+    async fn the_file_stands_in_for_a_provider_that_has_not_answered_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("jwks.json");
+        std::fs::write(&file, set("of the file")).unwrap();
+        let provider = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let jwt = jwt(&file, Some(format!("http://{}/keys", provider.local_addr().unwrap())));
+        let answers = tokio::spawn(async move {
+            for status in ["503 Service Unavailable", "200 OK", "503 Service Unavailable"] {
+                let (mut stream, _) = provider.accept().await.unwrap();
+                let mut read = [0; 4_096];
+                let _ = stream.read(&mut read).await;
+                let (head, body) = (format!("HTTP/1.1 {status}\r\nConnection: close"), set("of the URL"));
+                let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        for kid in ["of the file", "of the URL", "of the URL"] {
+            Arc::clone(&jwt).read_again().await;
+            assert!(jwt.keys.borrow().set.find(kid).is_some(), "{:?}", jwt.keys);
+        }
+        answers.await.unwrap();
     }
 }

@@ -3,7 +3,7 @@
 //! A check asks the bucket's leader and remembers the answer for half a second, so that a key is refused on every node
 //! within two seconds of its end. Unknown, revoked, expired and wrong keys cost the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ use crate::runtime::{Unpoisoned as _, now};
 /// Keys that there may be, and sessions.
 const MAX: usize = 1_000;
 const SESSIONS: usize = 4_000;
+/// Sessions of one key: then its oldest makes way.
+const OF_ONE_KEY: usize = 500;
 /// Characters of a name.
 const NAME: usize = 64;
 /// How long an answer of the bucket counts.
@@ -50,7 +52,7 @@ pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Answered<KeyCr
     if expires_at.is_some_and(|at| at <= created_at) {
         return Err(ApiError::malformed("expires_at: is over already"));
     }
-    if count(&api.backbone, false).await? >= MAX {
+    if api.backbone.api_keys().all().await?.iter().filter(|stored| stored.session_of.is_none()).count() >= MAX {
         return Err(ApiError::unavailable(format!("there are {MAX} keys already: revoke some")));
     }
     let scopes = scopes.into_iter().map(Into::into).collect();
@@ -59,10 +61,16 @@ pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Answered<KeyCr
     Ok(Encoded::of(&KeyCreated { id, key }))
 }
 
-/// How many keys, or sessions, there are.
-async fn count(backbone: &Backbone, sessions: bool) -> Result<usize, ApiError> {
-    let all = backbone.api_keys().all().await?;
-    Ok(all.iter().filter(|stored| stored.session_of.is_some() == sessions).count())
+/// How many sessions there are of keys that still count, and the one of this key that makes way for another.
+fn sessions<'k>(all: &'k [StoredKey], key: &str) -> (usize, Option<&'k str>) {
+    let keys = all.iter().filter(|stored| stored.session_of.is_none() && not_over(&stored.key));
+    let keys: HashSet<&str> = keys.map(|stored| stored.key.id.as_str()).collect();
+    let is_open = |stored: &&StoredKey| stored.session_of.as_deref().is_some_and(|of| keys.contains(of));
+    let open: Vec<&'k StoredKey> = all.iter().filter(is_open).collect();
+    let own = open.iter().filter(|stored| stored.session_of.as_deref() == Some(key));
+    let own: Vec<&'k StoredKey> = own.copied().collect();
+    let oldest = own.iter().min_by_key(|stored| stored.key.created_at).filter(|_| own.len() >= OF_ONE_KEY);
+    (open.len(), oldest.map(|stored| stored.key.id.as_str()))
 }
 
 /// Stores `key` under a new id; returns the id and the text.
@@ -154,8 +162,13 @@ impl KeyCheck {
     pub async fn log_in(&self, text: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
         let key = self.counted(text).await?.filter(|stored| stored.session_of.is_none());
         let Some(StoredKey { key, .. }) = key else { return Ok(None) };
-        if count(&self.backbone, true).await? >= SESSIONS {
-            return Err(ApiError::unavailable(format!("there are {SESSIONS} sessions already: log out of some")));
+        let all = self.backbone.api_keys().all().await?;
+        match sessions(&all, &key.id) {
+            (_, Some(oldest)) => self.backbone.api_keys().revoke(oldest).await?,
+            (open, None) if open >= SESSIONS => {
+                return Err(ApiError::unavailable(format!("there are {SESSIONS} sessions already: log out of some")));
+            }
+            _ => {}
         }
         let (created_at, ends_at) = (now(), now().plus(Duration::from_secs(SESSION_SECONDS)));
         let session = KeyStatus { created_at, expires_at: Some(ends_at), ..key.clone() };
@@ -210,5 +223,32 @@ impl KeyCheck {
         let known = self.known.lock().unpoisoned();
         let (asked_at, stored) = known.get(id)?;
         (asked_at.elapsed() < KNOWN_FOR).then(|| stored.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::Timestamp;
+
+    use super::*;
+
+    fn stored(id: &str, session_of: Option<&str>, created_at: i64) -> StoredKey {
+        let created_at = Timestamp::from_millis(created_at);
+        let (scopes, name, tenant) = (Vec::new(), "n".to_owned(), "acme".to_owned());
+        let key = KeyStatus { created_at, expires_at: None, id: id.to_owned(), last_used: None, name, scopes, tenant };
+        StoredKey { key, sha256: [0; 32], session_of: session_of.map(str::to_owned), revision: 1 }
+    }
+
+    #[test]
+    fn a_key_takes_no_sessions_of_others_and_those_of_a_gone_one_do_not_count() {
+        let mut all = vec![stored("a", None, 0), stored("b", None, 0), stored("s0", Some("gone"), 0)];
+        let own = |number: i64| stored(&format!("s{number}"), Some("a"), 1_000 - number);
+        all.extend((1..500).map(own));
+        assert_eq!(sessions(&all, "a"), (499, None));
+        all.push(own(500));
+        assert_eq!(sessions(&all, "a"), (500, Some("s500")), "its oldest makes way");
+        assert_eq!(sessions(&all, "b"), (500, None));
+        all[0].key.expires_at = Some(Timestamp::from_millis(1));
+        assert_eq!(sessions(&all, "b"), (0, None));
     }
 }

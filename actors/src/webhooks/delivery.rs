@@ -73,14 +73,12 @@ impl Delivery {
     }
 
     async fn post(&self, stored: &StoredWebhook, message: WebhookMessage) -> Result<u16, String> {
-        let (at, old_until) = (now(), stored.webhook.old_secret_until);
-        let old = stored.old_secret.as_ref().filter(|_| old_until.is_some_and(|until| at < until));
-        let keys = [Some(&stored.secret), old].into_iter().flatten().filter_map(|secret| secret.key().ok());
+        let at = now();
         let timestamp = at.millis() / 1_000;
         let headers = [
             ("content-type", message.content_type.to_owned()),
             ("user-agent", format!("longshore/{}", crate::runtime::VERSION)),
-            ("webhook-signature", message.signed(&keys.collect::<Vec<_>>(), timestamp)),
+            ("webhook-signature", message.signed(&stored.keys(at), timestamp)),
             ("webhook-timestamp", timestamp.to_string()),
             ("webhook-id", message.id),
         ];

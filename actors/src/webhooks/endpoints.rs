@@ -18,6 +18,9 @@ use crate::runtime::now;
 /// Webhooks of one tenant, and of all: each costs a request in two seconds for each node.
 const OF_TENANT: usize = 20;
 const OF_ALL: usize = 200;
+/// Bytes of a URL, and words of a list: what is stored of webhooks takes room that nodes need.
+const URL: usize = 2 << 10;
+const WORDS: usize = 100;
 /// How long the secret before a new one signs, too.
 const OLD_SIGNS: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -45,6 +48,14 @@ pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Ans
 
 async fn check(api: &Api, asked: &PutWebhookRequest) -> Result<(), ApiError> {
     let wrong = |field: &str, reason: &str| Err(ApiError::malformed(format!("{field}: {reason}")));
+    if asked.url.len() > URL {
+        return wrong("url", &format!("has {} bytes, {URL} are allowed", asked.url.len()));
+    }
+    for (field, list) in [("events", &asked.events), ("types", &asked.types), ("queues", &asked.queues)] {
+        if list.len() > WORDS {
+            return wrong(field, &format!("has {} entries, {WORDS} are allowed", list.len()));
+        }
+    }
     if let Some(Err(reason)) = asked.secret.as_ref().map(WebhookSecret::key) {
         return wrong("secret", reason);
     }
@@ -97,8 +108,8 @@ fn put_on(asked: &PutWebhookRequest, tenant: &Tenant, found: Option<StoredWebhoo
     let is_made_here = secret.is_none();
     let secret = secret.unwrap_or_else(|| WebhookSecret::of(rand::random()));
     let feed_key = found.as_ref().map_or_else(|| WebhookSecret::of(rand::random()), |found| found.feed_key.clone());
-    let old_secret = found.and_then(|found| found.old_secret);
-    (StoredWebhook { webhook, secret, old_secret, feed_key, deleted: false }, is_made_here)
+    let (old_secret, older_secrets) = found.map(|found| (found.old_secret, found.older_secrets)).unwrap_or_default();
+    (StoredWebhook { webhook, secret, old_secret, older_secrets, feed_key, deleted: false }, is_made_here)
 }
 
 fn shown(stored: StoredWebhook, with_secret: bool) -> Encoded<WebhookStatus> {
@@ -138,9 +149,8 @@ pub(crate) async fn delete(api: &Api, asker: &str, asked: WebhookRequest) -> Ans
 
 pub(crate) async fn rotate(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookStatus> {
     let rotated = |stored: &mut StoredWebhook| {
-        let new = WebhookSecret::of(rand::random());
-        stored.old_secret = Some(std::mem::replace(&mut stored.secret, new));
-        stored.webhook.old_secret_until = Some(now().plus(OLD_SIGNS));
+        let at = now();
+        stored.rotate(WebhookSecret::of(rand::random()), at, at.plus(OLD_SIGNS));
     };
     Ok(shown(change(api, asker, &asked, rotated).await?, true))
 }

@@ -64,10 +64,13 @@ fn take(api: &Arc<Api>, fed: &mut Fed, stored: StoredWebhook) {
     let key = (webhook.tenant.clone(), webhook.id.clone());
     // The former task ends in the midst of a message, if it must: that comes again.
     fed.remove(&key);
-    if !stored.deleted && !webhook.paused {
-        let feed = Feed { api: Arc::clone(api), stored };
-        fed.insert(key, AbortOnDropHandle::new(tokio::spawn(feed.run())));
+    if stored.deleted || webhook.paused {
+        // Of one that was never fed here there is nothing to remove.
+        let _ = api.metrics.webhook_lag.remove_label_values(&[webhook.tenant.as_str(), webhook.id.as_str()]);
+        return;
     }
+    let feed = Feed { api: Arc::clone(api), stored };
+    fed.insert(key, AbortOnDropHandle::new(tokio::spawn(feed.run())));
 }
 
 struct Feed {
@@ -85,7 +88,8 @@ impl Feed {
             }
             tokio::time::sleep(AWAY).await;
         };
-        loop {
+        // Once the node drains no further message is asked for: it would be cut off in the midst of it.
+        while !self.api.lifecycle.is_draining() {
             match puller.next().await {
                 Pulled::Batch(batch) => self.pass_on(batch).await,
                 Pulled::Nothing => self.lag(0.0),

@@ -1,14 +1,15 @@
 //! What is sent to a webhook: its body, and the signature of Standard Webhooks 1.0 (HMAC-SHA256 over
 //! `<id>.<timestamp>.<body>`, <https://github.com/standard-webhooks/standard-webhooks>).
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use longshore_backbone::webhooks::StoredWebhook;
 use longshore_backbone::wire::api::{WebhookFormat, Word};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::value::{RawValue, to_raw_value};
 use sha2::Sha256;
 
 /// Maximum bytes of a body: what handlers have said goes where it would be more.
@@ -58,36 +59,67 @@ pub(super) struct WebhookMessage {
     pub(super) body: String,
 }
 
+/// The fields of an event, each as it was written: what handlers sent need not fit into a parsed value.
+type Event = BTreeMap<String, Box<RawValue>>;
+
+/// As Standard Webhooks recommends.
+#[derive(Serialize)]
+struct Standard<'e> {
+    data: &'e Event,
+    timestamp: &'e str,
+    #[serde(rename = "type")]
+    kind: &'e str,
+}
+
+/// A CloudEvent 1.0.
+#[derive(Serialize)]
+struct CloudEvent<'e> {
+    data: &'e Event,
+    datacontenttype: &'e str,
+    id: &'e str,
+    source: String,
+    specversion: &'e str,
+    subject: Option<String>,
+    time: &'e str,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
 impl WebhookMessage {
     /// The message of an event. `None`: it is no event.
     pub(super) fn of(payload: &DeliveryPayload, format: &Word<WebhookFormat>) -> Option<Self> {
-        let mut event: Map<String, Value> = serde_json::from_str(payload.event.get()).ok()?;
-        event.insert("sequence".to_owned(), payload.sequence.into());
+        let mut event: Event = serde_json::from_str(payload.event.get()).ok()?;
+        event.insert("sequence".to_owned(), to_raw_value(&payload.sequence).ok()?);
         let message = Self::written(&event, format)?;
         if message.body.len() <= BODY_MAX {
             return Some(message);
         }
         LARGE.iter().for_each(|field| drop(event.remove(*field)));
-        event.insert("truncated".to_owned(), true.into());
+        event.insert("truncated".to_owned(), to_raw_value(&true).ok()?);
         Self::written(&event, format)
     }
 
-    fn written(event: &Map<String, Value>, format: &Word<WebhookFormat>) -> Option<Self> {
-        let text = |name: &str| event.get(name).and_then(Value::as_str);
+    fn written(event: &Event, format: &Word<WebhookFormat>) -> Option<Self> {
+        let text = |name: &str| serde_json::from_str::<String>(event.get(name)?.get()).ok();
         let (id, name, at) = (text("id")?, text("event")?, text("at")?);
-        let kind = if name == TEST { TEST.to_owned() } else { format!("job.{name}") };
+        let kind = if name == TEST { name } else { format!("job.{name}") };
         let (content_type, body) = match format {
-            Word::Known(WebhookFormat::CloudEvents) => (
-                "application/cloudevents+json",
-                json!({
-                    "specversion": "1.0", "id": id, "source": format!("/longshore/{}", text("tenant")?),
-                    "type": format!("longshore.{kind}"), "subject": text("run_id"), "time": at,
-                    "datacontenttype": "application/json", "data": event,
-                }),
-            ),
-            _ => ("application/json", json!({"type": kind, "timestamp": at, "data": event})),
+            Word::Known(WebhookFormat::CloudEvents) => {
+                let cloud_event = CloudEvent {
+                    data: event,
+                    datacontenttype: "application/json",
+                    id: &id,
+                    source: format!("/longshore/{}", text("tenant")?),
+                    specversion: "1.0",
+                    subject: text("run_id"),
+                    time: &at,
+                    kind: format!("longshore.{kind}"),
+                };
+                ("application/cloudevents+json", serde_json::to_string(&cloud_event))
+            }
+            _ => ("application/json", serde_json::to_string(&Standard { data: event, timestamp: &at, kind: &kind })),
         };
-        Some(Self { id: id.to_owned(), content_type, body: body.to_string() })
+        Some(Self { id, content_type, body: body.ok()? })
     }
 
     /// The signature by these keys, at this second.
@@ -107,11 +139,17 @@ pub(super) const TEST: &str = "webhook.test";
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn payload(result: &str) -> DeliveryPayload {
+        with_result(&format!("\"{result}\""))
+    }
+
+    fn with_result(result: &str) -> DeliveryPayload {
         let event = format!(
-            r#"{{"id":"t/r/1/1/completed","event":"completed","tenant":"t","run_id":"r","at":"2026-01-01T00:00:00.000Z","result":"{result}"}}"#
+            r#"{{"id":"t/r/1/1/completed","event":"completed","tenant":"t","run_id":"r","at":"2026-01-01T00:00:00.000Z","result":{result}}}"#
         );
         let event = RawValue::from_string(event).unwrap();
         DeliveryPayload { webhook: "w".to_owned(), sequence: 7, event, proof: String::new() }
@@ -129,6 +167,18 @@ mod tests {
         let signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
         assert_eq!(message.signed(std::slice::from_ref(&key), 1_614_265_330), signature);
         assert_eq!(message.signed(&[key, vec![1; 32]], 1_614_265_330).split(' ').count(), 2);
+    }
+
+    #[test]
+    fn what_a_handler_said_is_delivered_as_it_was_sent() {
+        let deep = format!("{}{}", "[".repeat(2_000), "]".repeat(2_000));
+        let strange = ["1e999", "1234567890123456789012345678901234567890", "0.10", r#"{"b":-0.0,"a":1E2}"#];
+        for result in strange.into_iter().chain([r#""\ud800""#, &deep]) {
+            for format in [WebhookFormat::Standard, WebhookFormat::CloudEvents] {
+                let message = WebhookMessage::of(&with_result(result), &format.into()).unwrap();
+                assert!(message.body.contains(&format!(r#""result":{result},"run_id""#)), "{}", message.body);
+            }
+        }
     }
 
     #[test]

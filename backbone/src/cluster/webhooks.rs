@@ -16,10 +16,12 @@ use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::lanes::delivery::AckInfo;
 use crate::messages::refusal::WRONG_SEQUENCE;
-use crate::messages::request::{self, conditions};
+use crate::messages::request::{self, conditions, json};
 use crate::streams::{provision, shape};
 use crate::wire::api::{WebhookSecret, WebhookStatus};
 
+/// Secrets older than the last one that still sign.
+const MAX_OLDER: usize = 3;
 /// How long a deleted webhook stays, marked.
 const DELETED_KEPT: Duration = Duration::from_secs(86_400);
 /// How long the server waits for an event before it says that there is none.
@@ -37,11 +39,59 @@ pub struct StoredWebhook {
     /// What signed before, and signs until [`WebhookStatus::old_secret_until`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_secret: Option<WebhookSecret>,
+    /// What signed before that, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older_secrets: Vec<OlderSecret>,
     /// What proves that a delivery was made by a node: nobody else is shown it.
     pub feed_key: WebhookSecret,
     /// Whether it was deleted.
     #[serde(default)]
     pub deleted: bool,
+}
+
+/// A secret that was replaced, and so was the one that replaced it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OlderSecret {
+    /// What signed.
+    pub secret: WebhookSecret,
+    /// Until when it signs.
+    pub until: Timestamp,
+}
+
+impl StoredWebhook {
+    /// Has `new` sign from now on, and what signed before until then as well. Those before it keep their own ends:
+    /// nobody knows which of them the receiver has, as the answer to a rotation may have been lost.
+    pub fn rotate(&mut self, new: WebhookSecret, now: Timestamp, until: Timestamp) {
+        let old = self.old_secret.replace(std::mem::replace(&mut self.secret, new));
+        let ended = self.webhook.old_secret_until.replace(until);
+        let older = old.zip(ended).map(|(secret, ends)| OlderSecret { secret, until: ends });
+        self.older_secrets.extend(older);
+        self.older_secrets.retain(|older| now < older.until);
+        if self.older_secrets.len() > MAX_OLDER {
+            // Of many at once the receiver hardly has one from the midst.
+            self.older_secrets.remove(1);
+        }
+    }
+
+    /// The keys that sign at this time.
+    pub fn keys(&self, at: Timestamp) -> Vec<Vec<u8>> {
+        let old = self.old_secret.as_ref().filter(|_| self.webhook.old_secret_until.is_some_and(|until| at < until));
+        let older = self.older_secrets.iter().filter(|older| at < older.until).map(|older| &older.secret);
+        let all = [Some(&self.secret), old].into_iter().flatten().chain(older);
+        all.filter_map(|secret| secret.key().ok()).collect()
+    }
+
+    /// As it is stored: of a deleted one no more than whose it was, as tenants may make and delete any number of them.
+    fn kept(&self) -> Self {
+        let mut kept = self.clone();
+        if kept.deleted {
+            let WebhookStatus { url, events, types, queues, .. } = &mut kept.webhook;
+            url.clear();
+            [events, types, queues].into_iter().for_each(Vec::clear);
+            kept.webhook.paused_because = None;
+        }
+        kept
+    }
 }
 
 /// A message of the event log, delivered to a webhook's consumer.
@@ -138,11 +188,15 @@ impl Webhooks {
     /// Writes a webhook on the revision that was read; `false`: another write came first.
     ///
     /// # Errors
-    /// The server did not answer in time, so that it may be written; or it refused.
+    /// The server did not answer in time, so that it may be written; it refused; or there is no room for a new one.
     pub async fn write(&self, webhook: &StoredWebhook, revision: u64) -> Result<bool, Error> {
         let headers = conditions(Some(revision), webhook.deleted.then_some(DELETED_KEPT));
         let key = entry_of(webhook.webhook.tenant.as_str(), webhook.webhook.id.as_str());
-        match self.0.put_entry("control", &key, webhook, headers).await {
+        let kept = webhook.kept();
+        if revision == 0 {
+            self.0.control_space().count(&self.0.names().key("control", &key), &json(&kept))?;
+        }
+        match self.0.put_entry("control", &key, &kept, headers).await {
             Ok(_) => Ok(true),
             Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(false),
             Err(error) => Err(error),
@@ -196,4 +250,65 @@ impl Webhooks {
 
 fn entry_of(tenant: &str, id: &str) -> String {
     format!("webhooks.{tenant}.{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a version without older secrets has stored it; it may have been rotated once, to end at this second.
+    fn stored(ends: Option<u8>) -> StoredWebhook {
+        let secret = |byte| WebhookSecret::of([byte; 32]).text().to_owned();
+        let at = "2026-01-01T00:00:00.000Z";
+        let mut stored = serde_json::json!({
+            "webhook": {
+                "created_at": at, "events": ["dlq"], "format": "standard", "id": "shop", "paused": false,
+                "queues": ["q"], "tenant": "acme", "types": ["a"], "updated_at": at, "url": "https://example.com/",
+            },
+            "secret": secret(1), "feed_key": secret(9),
+        });
+        if let Some(ends) = ends {
+            stored["old_secret"] = secret(0).into();
+            stored["webhook"]["old_secret_until"] = second(ends).to_string().into();
+        }
+        serde_json::from_value(stored).unwrap()
+    }
+
+    fn second(number: u8) -> Timestamp {
+        Timestamp::from_millis(i64::from(number) * 1_000)
+    }
+
+    #[test]
+    fn each_replaced_secret_signs_until_its_own_end() {
+        let mut webhook = stored(Some(10));
+        let signing = |webhook: &StoredWebhook, at| {
+            let mut first: Vec<u8> = webhook.keys(second(at)).iter().map(|key| key[0]).collect();
+            first.sort_unstable();
+            first
+        };
+        let mut rotate = |new, at| {
+            webhook.rotate(WebhookSecret::of([new; 32]), second(at), second(at + 10));
+            let json = serde_json::to_vec(&webhook).unwrap();
+            assert_eq!(serde_json::from_slice::<StoredWebhook>(&json).unwrap(), webhook);
+            webhook.clone()
+        };
+        let twice = [rotate(2, 5), rotate(3, 6)];
+        assert_eq!(signing(&twice[0], 6), [0, 1, 2], "the receiver may have any of them");
+        assert_eq!(signing(&twice[1], 7), [0, 1, 2, 3]);
+        assert_eq!(signing(&twice[1], 10), [1, 2, 3]);
+        assert_eq!(signing(&twice[1], 16), [3]);
+        let many = [rotate(4, 7), rotate(5, 8)];
+        assert_eq!(signing(&many[0], 8), [0, 1, 2, 3, 4]);
+        assert_eq!(signing(&many[1], 9), [0, 2, 3, 4, 5], "the first that the receiver had stays, and the last ones");
+        assert_eq!(signing(&rotate(6, 15), 15), [2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn little_is_stored_of_a_deleted_webhook() {
+        let webhook = stored(None);
+        assert_eq!(webhook.kept(), webhook);
+        let kept = StoredWebhook { deleted: true, ..webhook.clone() }.kept().webhook;
+        assert_eq!((kept.id, kept.created_at), (webhook.webhook.id, webhook.webhook.created_at));
+        assert!(kept.url.is_empty() && [kept.events, kept.types, kept.queues].concat().is_empty());
+    }
 }

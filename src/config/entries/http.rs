@@ -55,7 +55,7 @@ settings! {
     /// Tokens of an identity provider, which count beside keys where auth is "keys".
     JWT: JwtEntries, JWT_TABLE.optional();
 
-    /// The provider's keys as a JWK set, if there is no jwks_url or it does not answer.
+    /// The provider's keys as a JWK set, if there is no jwks_url or it has not answered yet.
     jwks_file: Option<Text>, example("\"/etc/longshore/jwks.json\"");
     /// The same, from the provider; asked again when a token names an unknown key, at most once a minute.
     jwks_url: Option<Url>, example("\"https://login.example.com/.well-known/jwks.json\"");

@@ -135,7 +135,14 @@ fn reason(parts: &Parts) -> Option<String> {
 impl Gateway {
     /// Asks the API within this node, as far as the asker may.
     async fn ask(&self, declaration: &'static Declaration, target: Target, parts: &Parts) -> Result<Vec<u8>, ApiError> {
-        asker(parts)?.must_have(declaration.scope())?;
+        let asker = asker(parts)?;
+        asker.must_have(declaration.scope())?;
+        // What cannot be read is refused by the endpoint.
+        if declaration.name == api::KeysCreate::NAME
+            && let Ok(wanted) = api::KeysCreate::read(&target.body)
+        {
+            asker.may_make(&wanted)?;
+        }
         self.ask_in_any_scope(declaration, target, parts).await
     }
 

@@ -85,6 +85,27 @@ export async function ask(method, path, options) {
 
 export const get = (path, query, signal) => ask('GET', path, { query, signal });
 
+const PAGES = 10;
+
+/**
+ * The list of this name from its beginning, page after page; with a `cursor` where that would be too many.
+ * @param {string} path
+ * @param {string} name
+ * @param {object} query
+ * @param {AbortSignal} signal
+ */
+export async function allOf(path, name, query, signal) {
+  const entries = [];
+  let cursor;
+  for (let page = 0; page < PAGES; page += 1) {
+    const said = await get(path, { ...query, limit: 500, cursor }, signal);
+    entries.push(...said[name]);
+    cursor = said.cursor;
+    if (!cursor) break;
+  }
+  return { entries, cursor };
+}
+
 /**
  * An answer, or what is said of why there is none.
  * @param {Promise<any>} asked

@@ -1,7 +1,7 @@
 // Who asked for what beyond reading and submitting.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { get } from './api.js';
+import { allOf, get } from './api.js';
 import { number } from './format.js';
 import { changed, state, tried } from './state.js';
 import { button, choice, heading, line, list, pill, sinceOf, SINCE, stale, table, time } from './widgets.js';
@@ -15,22 +15,26 @@ function together(entries) {
 
 async function load({ query }, signal) {
   const since = sinceOf(query.since || '24h');
-  const entries = [];
-  let cursor;
   // The newest are wanted, and the list begins with the oldest.
-  for (let page = 0; page < 10; page += 1) {
-    const said = await get('v1/audit', { since, limit: 500, cursor }, signal);
-    entries.push(...said.entries);
-    cursor = said.cursor;
-    if (!cursor) break;
-  }
-  return { entries, cursor, since };
+  return { ...await allOf('v1/audit', 'entries', { since }, signal), since };
 }
 
-const more = () => tried(get('v1/audit', { since: state.data.since, limit: 500, cursor: state.data.cursor }).then((said) => {
-  Object.assign(state.data, { entries: [...state.data.entries, ...said.entries], cursor: said.cursor, pages: true });
-  changed();
-}));
+function more() {
+  const { data } = state;
+  data.pages = true; // No reload may take its place now.
+  return tried(get('v1/audit', { since: data.since, limit: 500, cursor: data.cursor }).then((said) => {
+    Object.assign(data, { entries: [...data.entries, ...said.entries], cursor: said.cursor });
+    changed();
+  }));
+}
+
+const SHOWN = 500;
+
+function rows(entries) {
+  const all = together(entries);
+  return html`${table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', 'Reason', { text: 'From', kind: 'wide' }, 'Outcome'], all.slice(0, SHOWN).map(row))}
+    ${all.length > SHOWN ? html`<footer class="more faint">The newest ${number(SHOWN)} of ${number(all.length)} are shown; “Copy as JSON” has them all.</footer>` : nothing}`;
+}
 
 const row = (entry) => html`<tr><td>${time(entry.at)}</td><td><span class="strong">${entry.endpoint}</span></td><td class="cut wider"><span title=${line(JSON.stringify(entry.request))} class="mono">${line(JSON.stringify(entry.request ?? {}))}</span></td>
   <td>${entry.tenant}</td><td><span title=${line(entry.by)}>${line(entry.by)}</span></td><td class="cut"><span title=${line(entry.reason)}>${line(entry.reason)}</span></td><td class="wide">${entry.from} <span class="faint">${entry.node}</span></td>
@@ -43,6 +47,6 @@ export default {
   load,
   view: (data, { query }, error) => html`${heading('Audit', { sub: 'What was asked beyond reading and submitting, the newest first.', as: { words: ['audit', '--since', query.since || '24h'], request: { path: 'v1/audit', query: { since: data?.since, limit: 500 } }, json: data && JSON.stringify(data.entries, null, 2) } })}
     <div class="filters">${choice('since', 'Since', [['', 'last 24 h'], ...SINCE.filter(([value]) => value && value !== '24h')])}</div>${stale()}
-    <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: (entries) => table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', 'Reason', { text: 'From', kind: 'wide' }, 'Outcome'], together(entries).slice(0, 500).map(row)) })}
+    <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: rows })}
     ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.entries.length)} entries were read, and newer ones are not shown yet.</span>${button('Go on', more)}</footer>` : nothing}</section>`,
 };

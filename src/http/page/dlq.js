@@ -13,10 +13,12 @@ import { filter, to } from './router.js';
 
 const FIELDS = ['queue', 'type', 'tag', 'search', 'error_kind', 'since', 'until'];
 
+const GROUPS = 50;
+
 async function load(route, signal) {
   const asked = wanted(route.query, FIELDS);
   const [groups, page] = await Promise.all([
-    get('v1/dlq-groups', { ...asked, limit: 50 }, signal),
+    get('v1/dlq-groups', { ...asked, limit: GROUPS }, signal),
     get('v1/runs', { ...asked, state: 'dead', limit: PAGE }, signal),
   ]);
   return { groups: groups.groups, moreGroups: groups.cursor, runs: page.runs, cursor: page.cursor, asked, pages: 1 };
@@ -69,7 +71,7 @@ function view(data, { query }, error) {
   })}${filters(query, { states: [] })}${stale()}
     ${card('By what failed', list({ data, error, items: data?.groups ?? [], empty: 'No dead letter fits: nothing has failed for good.', body: (groups) => table('Groups of dead letters',
     [{ text: 'Count', kind: 'num' }, 'Type', 'Kind', 'Error', { text: 'Last 24 h', kind: 'wide' }, { text: 'First', kind: 'num wide' }, { text: 'Last', kind: 'num' }, ''], groups.map((entry) => group(entry, asked))) }),
-  data?.moreGroups ? 'of the first 100,000 dead letters' : nothing)}
+  [data?.groups.length >= GROUPS && `the ${GROUPS} largest`, data?.moreGroups && 'of the oldest dead letters'].filter(Boolean).join(', ') || nothing)}
     ${data?.runs.length ? html`${chosen()}${card('One by one', html`${table('Dead letters', [{ text: 'Select', kind: 'check' }, 'Run', 'Type', 'Kind', 'Error', { text: 'Attempt', kind: 'num wide' }, { text: 'Died', kind: 'num' }, ''], repeat(data.runs, key, row))}
       ${data.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; there are more.</span>${button('Go on', () => more({ ...asked, state: 'dead' }))}</footer>` : nothing}`, 'the last one first')}` : nothing}`;
 }

@@ -1,7 +1,7 @@
 // What keeps jobs from starting: rate limits, concurrency limits, circuit breakers.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get } from './api.js';
+import { allOf, ask } from './api.js';
 import { number, span } from './format.js';
 import { done, may, tried } from './state.js';
 import { askFirst, bar, button, card, heading, line, list, num, pill, stale, table, time } from './widgets.js';
@@ -47,15 +47,19 @@ const slotRow = (limit) => {
     <td>${limit.holders.map((holder) => holder.node).join(', ')}</td></tr>`;
 };
 
+const cut = (data, name) => (data?.more[name] ? `the first ${number(data[name].length)}; there are more` : nothing);
+
 export default {
   title: () => 'Limits and breakers',
   every: 3000,
   load: async (_route, signal) => {
-    const [limits, breakers, concurrency] = await Promise.all(['v1/limits', 'v1/breakers', 'v1/concurrency'].map((path) => get(path, {}, signal)));
-    return { limits: limits.limits, breakers: breakers.breakers, slots: concurrency.limits };
+    const lists = [['v1/limits', 'limits'], ['v1/breakers', 'breakers'], ['v1/concurrency', 'limits']];
+    const [limits, breakers, slots] = await Promise.all(lists.map(([path, name]) => allOf(path, name, {}, signal)));
+    const more = { limits: Boolean(limits.cursor), breakers: Boolean(breakers.cursor), slots: Boolean(slots.cursor) };
+    return { limits: limits.entries, breakers: breakers.entries, slots: slots.entries, more };
   },
   view: (data, _route, error) => html`${heading('Limits and breakers', { as: { words: ['limits'], request: { path: 'v1/limits' }, json: data && JSON.stringify(data, null, 2) } })}${stale()}
-    ${card('Rate limits', list({ data, error, items: data?.limits ?? [], empty: 'No rate limit is set.', body: (all) => table('Rate limits', ['Limit', 'Rate', { text: 'Left', kind: 'bar-cell' }, num('Tokens'), num('Waiting'), 'From', ''], all.map(limitRow)) }))}
-    ${card('Circuit breakers', list({ data, error, items: data?.breakers ?? [], empty: 'None has seen a failure within the last hour.', body: (all) => table('Circuit breakers', ['Type', 'State', 'Cause', num('Failures'), 'Since', 'Until', num('Opened'), ''], all.map(breakerRow)) }))}
-    ${card('Concurrency', list({ data, error, items: data?.slots ?? [], empty: 'No slot is taken.', body: (all) => table('Concurrency limits', ['Type', { text: 'Taken', kind: 'bar-cell' }, num('Slots'), 'Runs', 'Nodes'], all.map(slotRow)) }))}`,
+    ${card('Rate limits', list({ data, error, items: data?.limits ?? [], empty: 'No rate limit is set.', body: (all) => table('Rate limits', ['Limit', 'Rate', { text: 'Left', kind: 'bar-cell' }, num('Tokens'), num('Waiting'), 'From', ''], all.map(limitRow)) }), cut(data, 'limits'))}
+    ${card('Circuit breakers', list({ data, error, items: data?.breakers ?? [], empty: 'None has seen a failure within the last hour.', body: (all) => table('Circuit breakers', ['Type', 'State', 'Cause', num('Failures'), 'Since', 'Until', num('Opened'), ''], all.map(breakerRow)) }), cut(data, 'breakers'))}
+    ${card('Concurrency', list({ data, error, items: data?.slots ?? [], empty: 'No slot is taken.', body: (all) => table('Concurrency limits', ['Type', { text: 'Taken', kind: 'bar-cell' }, num('Slots'), 'Runs', 'Nodes'], all.map(slotRow)) }), cut(data, 'slots'))}`,
 };

@@ -1,7 +1,7 @@
 // The first page: is it well, how fast is it, and what needs a person.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { get } from './api.js';
+import { allOf, get } from './api.js';
 import { read, seen } from './counters.js';
 import { clock, number, short, span, sum } from './format.js';
 import { may, tenant } from './state.js';
@@ -24,12 +24,13 @@ async function load(_route, signal) {
     get('v1/queues', {}, signal),
     get('v1/health', {}, signal),
     may('read', true) ? get('v1/nodes', {}, signal) : { nodes: [] },
-    get('v1/breakers', {}, signal),
+    // Those that have just opened come last.
+    allOf('v1/breakers', 'breakers', {}, signal),
     get('v1/runs', { state: 'dead', limit: 6 }, signal),
     whole ? read(signal).catch(() => {}) : undefined,
     whole && may('read', true) ? lastHour(signal).catch(() => {}) : undefined,
   ]);
-  return { ...queues, health, nodes: nodes.nodes, breakers: breakers.breakers, dead: dead.runs };
+  return { ...queues, health, nodes: nodes.nodes, breakers: breakers.entries, moreBreakers: Boolean(breakers.cursor), dead: dead.runs };
 }
 
 /**
@@ -42,7 +43,7 @@ const tile = (name, value, { unit = '', note = nothing, plot = nothing, bad = fa
   return href ? html`<a class="tile" href=${href}>${body}</a>` : html`<div class="tile">${body}</div>`;
 };
 
-const upTo = (ms) => (ms === Infinity ? '> 10 min' : ms === undefined ? '–' : `≤ ${span(ms)}`);
+const upTo = (ms) => (ms > 600_000 ? '> 10 min' : ms === undefined ? '–' : `≤ ${span(ms)}`);
 
 function tiles(data) {
   const waiting = data.queues.reduce((all, queue) => all + sum(queue.waiting), 0);
@@ -88,6 +89,7 @@ function attention(data) {
       ${time(type.since)}${type.did_you_mean ? html`. Did you mean ${type.did_you_mean}?` : nothing}`]),
     ...data.breakers.filter((breaker) => breaker.state !== 'closed').map((breaker) => ['red', html`The breaker of <a href=${to('limits')}>${breaker.type}</a>
       (${breaker.tenant}) is ${breaker.state.replace('_', ' ')}: its jobs wait`]),
+    ...(data.moreBreakers ? [['amber', html`There are more <a href=${to('limits')}>breakers</a> than the first ${number(data.breakers.length)}, which are looked at here`]] : []),
     ...data.nodes.filter((node) => node.state !== 'running').map((node) => ['amber', html`Node <a href=${to('nodes')}>${node.node}</a> is ${node.state}`]),
   ];
   if (!found.length) return html`<div class="banner green" role="status">Nothing needs attention.</div>`;

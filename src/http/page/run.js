@@ -20,12 +20,18 @@ let asked = 0;
 /** Whether its stream is at an end, and for which round it was opened once more. */
 let ended = false;
 let reopened = 0;
-/** Whether payload and result of a redacted type are asked for. */
-let revealed = false;
+/**
+ * What a redacted type hides, by the round in which it was asked for here.
+ * @type {Record<number, any>}
+ */
+let revealed = {};
+
+const resultOf = (text, record) => member(text, 'result')
+  ?? (record.result_base64 === undefined ? undefined : decoded(record.result_base64) ?? record.result_base64);
 
 async function load(route, signal) {
   const [, tenant, id] = route.parts;
-  const options = { as: tenant, signal, query: revealed ? { reveal: true } : {} };
+  const options = { as: tenant, signal };
   const text = await askText('GET', `v1/runs/${part(id)}`, options);
   const record = JSON.parse(text);
   // It was replayed, perhaps by somebody else.
@@ -33,7 +39,7 @@ async function load(route, signal) {
     reopened = record.round;
     watch(route);
   }
-  const said = { record, text, result: member(text, 'result'), progress: member(text, 'progress') };
+  const said = { record, text, result: resultOf(text, record), progress: member(text, 'progress') };
   const beside = (path) => orWhy(askText('GET', `v1/runs/${part(id)}/${path}`, options), (error) => (error.status === 403 ? null : undefined));
   const [why, payload] = await Promise.all([beside('why'), ENDED.includes(record.state) ? undefined : beside('payload')]);
   Object.assign(said, { why: why && JSON.parse(why).lines, payload });
@@ -74,7 +80,7 @@ function watch({ parts: [, tenant, id] }) {
 }
 
 function open(route) {
-  revealed = false;
+  revealed = {};
   reopened = 0;
   watch(route);
   return () => clearTimeout(asked);
@@ -90,6 +96,8 @@ const rows = (headers) => Object.entries(headers).filter(([, value]) => value !=
 
 function replay({ record, letter }) {
   const before = { payload: letter?.payload_base64 === undefined ? '' : decoded(letter.payload_base64) ?? '', headers: letter?.headers ?? {}, queue: record.queue, priority: record.priority };
+  // As a form has it, if nobody changes it.
+  const lines = before.payload.replaceAll('\r\n', '\n').replaceAll('\r', '\n');
   askFirst({
     title: `Replay ${record.run_id}`,
     text: html`<p>The run begins its next round, with its history. Change what was wrong, or nothing.</p>`,
@@ -100,7 +108,7 @@ function replay({ record, letter }) {
       { name: 'headers', label: 'Headers to set, a line each', type: 'area', rows: 3, placeholder: 'Name: value', hint: html`Of the job: <span class="mono">${line(rows(before.headers).replaceAll('\n', ' · ')) || 'none'}</span>. “Name:” alone removes one.` },
     ],
     shows: (said) => [
-      changes('Payload', before.payload, said.payload ?? before.payload),
+      changes('Payload', lines, said.payload ?? lines),
       changes('Queue', before.queue, said.queue ?? before.queue),
       changes('Priority', `p${before.priority}`, `p${said.priority ?? before.priority}`),
       changes('Headers', rows(before.headers), rows({ ...before.headers, ...pairs(said.headers) })),
@@ -108,7 +116,7 @@ function replay({ record, letter }) {
     label: 'Replay',
     act: async (said) => {
       const set = [];
-      if (said.payload !== undefined && said.payload !== before.payload) {
+      if (said.payload !== undefined && said.payload !== lines) {
         JSON.parse(said.payload);
         set.push(`"payload":${said.payload}`);
       }
@@ -178,15 +186,26 @@ export const saysOf = (event) => {
 const eventRows = (all) => html`<ol class="events" tabindex="0" aria-label="Events">${all.slice(-300).map((event) => html`<li>${moment(event.at)} ${pill(event.event)}
   <span class="faint">${event.attempt ? `attempt ${event.attempt}` : ''}${event.node ? ` ${event.node}` : ''}</span> <span class="says">${saysOf(event)}</span></li>`)}</ol>`;
 
+/** Asks once for what is hidden, as the audit has each such request; it stays in sight until the next round. */
+async function reveal({ record, result, payload, letter }) {
+  const shown = (revealed[record.round] ??= {});
+  const options = { as: record.tenant, query: { reveal: true } };
+  if (record.redacted && result === undefined) {
+    const text = await askText('GET', path(record), options);
+    Object.assign(shown, { text, result: resultOf(text, JSON.parse(text)) });
+  }
+  if (payload === null) shown.payload = await askText('GET', `${path(record)}/payload`, options);
+  if (letter?.redacted) shown.letter = await ask('GET', `v1/dlq/${part(record.run_id)}`, options);
+  changed();
+}
+
 /** In the place of what its type hides. */
-const hidden = () => html`<div class="empty">Hidden, as this type is redacted. ${may('reveal') ? button('Reveal', () => {
-  revealed = true;
-  reload();
-}, { kind: 'small' }) : 'Your key lacks the scope reveal.'}</div>`;
+const hidden = (data) => html`<div class="empty">Hidden, as this type is redacted. ${may('reveal') ? button('Reveal', () => tried(reveal(data)), { kind: 'small' })
+  : 'Your key lacks the scope reveal.'}</div>`;
 
 function payload(data) {
   const { letter } = data;
-  if (data.payload === null || letter?.redacted) return hidden();
+  if (data.payload === null || letter?.redacted) return hidden(data);
   if (data.payload !== undefined) return data.payload ? source(data.payload) : html`<div class="empty">It has none.</div>`;
   if (!letter) return data.noLetter ? html`<div class="empty">${line(data.noLetter)}</div>` : nothing;
   if (letter.payload_bytes) return html`<div class="empty">The payload of ${letter.payload_bytes} bytes was too large to be kept.</div>`;
@@ -195,13 +214,15 @@ function payload(data) {
     <dl class="facts small">${Object.entries(letter.headers).map(([name, value]) => fact(line(name), line(value)))}</dl>`;
 }
 
-function view(data, { parts: [, tenant, id] }, error) {
-  if (!data) return html`${heading(html`<span class="mono">${id}</span>`)}${list({ data, error, items: [], empty: '' })}
+function view(loaded, { parts: [, tenant, id] }, error) {
+  if (!loaded) return html`${heading(html`<span class="mono">${id}</span>`)}${list({ data: loaded, error, items: [], empty: '' })}
     ${error?.status === 404 ? html`<p class="hint">Asked of tenant ${tenant}. In another one: write tenant/id into the field above.</p>` : nothing}`;
-  const { record } = data;
+  const { record } = loaded;
+  // What is erased meanwhile is out of sight.
+  const data = { ...loaded, ...(record.erased_at ? {} : revealed[record.round]) };
   const waits = record.waiting_for;
   const progress = data.live === undefined ? data.progress : JSON.stringify(data.live);
-  const result = data.result ?? (record.result_base64 === undefined ? undefined : decoded(record.result_base64) ?? record.result_base64);
+  const { result } = data;
   return html`${heading(html`<span class="mono">${record.run_id}</span> ${pill(record.state)}`, {
     acts: acts(data),
     as: { words: ['why', record.run_id], request: { path: path(record), query: { tenant: record.tenant } }, json: data.text },
@@ -214,7 +235,7 @@ function view(data, { parts: [, tenant, id] }, error) {
     ${data.why?.length ? card('In words', html`<ol class="words">${data.why.slice(-40).map(({ at, text }) => html`<li>${at ? moment(at) : html`<span class="faint">now</span>`}<span>${line(text)}</span></li>`)}</ol>`) : nothing}
     <div class="columns">
       ${card('Events', events.length ? eventRows(events) : html`<div class="empty">${state.stream === 'connecting' ? 'Reading the event log …' : 'The event log has none of this run.'}</div>`)}
-      <div>${record.redacted ? card('Result', hidden()) : result !== undefined ? card('Result', source(result)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
+      <div>${result !== undefined ? card('Result', source(result)) : record.redacted ? card('Result', hidden(data)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
       ${record.state === 'dead' || data.payload !== undefined ? card('Payload', payload(data)) : nothing}
       ${record.steps?.length ? card('Steps', table('Finished steps', ['Step', { text: 'Attempt', kind: 'num' }, 'Finished'], record.steps.map((step) => html`<tr><td class="mono">${line(step.name)}${step.n > 1 ? ` #${step.n}` : nothing}</td>
         <td class="num">${step.attempt}</td><td>${time(step.at)}</td></tr>`)), 'a later attempt does not repeat them') : nothing}

@@ -35,15 +35,18 @@ function backfill(schedule) {
 
 /** How it stands, which is no part of what was put. */
 const STATE = ['tenant', 'declared', 'created_at', 'updated_at', 'last_run', 'last_skipped', 'next_run'];
-/** What the form has; the rest of a schedule stays as it is. */
-const FORM = ['every', 'every_ms', 'cron', 'time_zone', 'type', 'queue', 'payload', 'payload_base64'];
+/** What the form has, or goes as it is written; the rest of a schedule stays as it is. */
+const FORM = ['every', 'every_ms', 'cron', 'time_zone', 'type', 'queue', 'payload', 'payload_base64', 'then'];
 
-/** Makes a schedule, or changes one that nobody else has changed meanwhile. The payload goes as it is written. */
+/** Whether it or a job that follows it is shown without its payload. */
+const isRedacted = (job) => Boolean(job?.redacted || (job?.then && isRedacted(job.then)));
+
+/** Makes a schedule, or changes one that nobody else has changed meanwhile. Payloads go as they are written. */
 async function put(schedule) {
   const path = (id) => `v1/schedules/${part(id)}`;
   const who = schedule?.tenant ?? (tenant() === '_all' ? 'default' : tenant());
   // What a redacted type hides would be lost with the change.
-  const query = schedule?.redacted ? { reveal: true } : {};
+  const query = isRedacted(schedule) ? { reveal: true } : {};
   const text = schedule ? await askText('GET', path(schedule.id), { as: who, query }) : '{}';
   const before = JSON.parse(text);
   const payload = member(text, 'payload') ?? '';
@@ -66,7 +69,8 @@ async function put(schedule) {
       if (!schedule) await mustBeFree(path(said.id), said.tenant ?? who);
       const { type, cron, time_zone: zone, every, queue } = said;
       const body = JSON.stringify({ ...kept, type, cron, time_zone: zone, every, queue, payload_base64: before.payload_base64, if_updated_at: before.updated_at });
-      const asked = askText('PUT', path(schedule?.id ?? said.id), { as: said.tenant ?? who, body: said.payload === undefined ? body : `${body.slice(0, -1)},"payload":${said.payload}}` });
+      const texts = Object.entries({ payload: said.payload, then: member(text, 'then') }).filter(([, value]) => value !== undefined).map(([name, value]) => `,"${name}":${value}`);
+      const asked = askText('PUT', path(schedule?.id ?? said.id), { as: said.tenant ?? who, body: `${body.slice(0, -1)}${texts.join('')}}` });
       await done(asked, schedule ? 'It is changed' : 'It is made');
     },
   });
