@@ -469,22 +469,15 @@ async fn a_restore_harms_nothing_that_is_there_and_takes_nothing_that_is_damaged
 }
 
 /// Given a backup that waits for a job, when it is ended by a signal, then jobs go on at once, and its folder is no
-/// backup.
+/// backup. While no node answers that would take long: a second signal ends it, and it says how long pauses last.
 #[tokio::test]
 async fn a_backup_that_is_ended_lets_jobs_go_on() {
     let world = world().await;
-    let _node = world.node().start().await;
+    let node = world.node().start().await;
     let long = world.publish("sleep").json(json!({"ms": 6_000})).await;
     eventually("a job that runs", WITHIN, async || world.record(&long).await.ok_or("none")).await;
     let dir = folder(&world);
-    let mut backup = world.command(["backup", text(&dir), "--wait", "1h"]);
-    let backup = backup.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    eventually("a pause", WITHIN, async || {
-        let paused = paused(&world).await;
-        if paused.is_empty() { Err("none") } else { Ok(()) }
-    })
-    .await;
-    let pid = Pid::from_raw(i32::try_from(backup.id().unwrap()).unwrap()).unwrap();
+    let (backup, pid) = backup_that_waits(&world, &dir).await;
     kill_process(pid, Signal::TERM).unwrap();
     let output = backup.wait_with_output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -493,6 +486,35 @@ async fn a_backup_that_is_ended_lets_jobs_go_on() {
     let next = world.publish("noop").json(json!(1)).await;
     assert_eq!(world.wait(&next).await.state, "completed");
     assert!(!dir.join("manifest.json").exists());
+
+    let long = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    eventually("a job that runs", WITHIN, async || world.record(&long).await.ok_or("none")).await;
+    let (mut backup, pid) = backup_that_waits(&world, &world.dir().join("again")).await;
+    node.sigstop();
+    eventually("its end", WITHIN, async || {
+        if backup.try_wait().unwrap().is_some() {
+            return Ok(());
+        }
+        kill_process(pid, Signal::TERM).unwrap();
+        Err("it goes on")
+    })
+    .await;
+    let output = backup.wait_with_output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(143) && said.contains("SIGTERM; what is still paused goes on at"), "{said}");
+}
+
+/// Starts a backup that waits for what runs, and returns it once it has paused the queues.
+async fn backup_that_waits(world: &World, dir: &Path) -> (tokio::process::Child, Pid) {
+    let mut backup = world.command(["backup", text(dir), "--wait", "1h"]);
+    let backup = backup.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    eventually("a pause", WITHIN, async || {
+        let paused = paused(world).await;
+        if paused.is_empty() { Err("none") } else { Ok(()) }
+    })
+    .await;
+    let pid = Pid::from_raw(i32::try_from(backup.id().unwrap()).unwrap()).unwrap();
+    (backup, pid)
 }
 
 /// Given a backup that waits for a job, when an operator resumes a queue meanwhile, then the backup fails; when one

@@ -52,6 +52,13 @@ fn systemd_accepts_the_unit() {
     assert!(checked.status.success(), "{checked:?}");
     let waits = UNIT.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s')).unwrap();
     assert!(waits.parse::<u64>().unwrap() > 30 + 10 + 2 * 3 + 5, "grace, flush, goodbyes and closing of the lanes");
+    // Everything else is read-only to it.
+    let logs = UNIT.lines().find_map(|line| line.strip_prefix("LogsDirectory=")).unwrap();
+    let logs = format!("/var/log/{logs}/");
+    let named = include_str!("../config/longshore.toml").split('"').filter(|text| text.starts_with("/var/log/"));
+    let files: Vec<&str> = named.collect();
+    assert!(files.len() == 2 && files.iter().all(|file| file.starts_with(&logs)), "{files:?} in {logs}");
+    assert!(UNIT.contains("\nRestartPreventExitStatus=2\n"), "as docs/operations.md says of exit codes");
 }
 
 /// Given the accounts of tenants, then the server remembers each request to the API for longer than one may wait.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use futures_util::future::join_all;
-use longshore::signals::Signals;
+use longshore::signals::{Signals, Word};
 use longshore_backbone::client::NO_NODE;
 use longshore_backbone::snapshot::{Marks, Snapshot, StoredStream, checksum};
 use longshore_backbone::wire::api::{
@@ -110,15 +110,26 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
     let began_at = now();
     let mut hold =
         Standstill { api: &api, streams: &streams, until: began_at.plus(pause), has_nodes: true, queues: Vec::new() };
+    let mut word = None;
     let cut = tokio::select! {
         cut = cut(&mut hold, &dir, wait, began_at) => cut,
-        word = signals.next() => Err(anyhow::anyhow!("ended by {word}; the folder is no backup")),
+        came = signals.next() => Err(ended_by(*word.insert(came))),
     };
-    hold.release().await;
+    let word = released(&hold, &mut signals, word).await;
     let mut manifest = cut?;
+    if let Some(word) = word {
+        return Err(ended_by(word));
+    }
     eprintln!("jobs go on; they were paused for {}", output::span(began_at, now()));
-    for stream in streams.iter().filter(|stream| !stream.is_of_cut()) {
-        manifest.streams.push(written(&api, stream, &dir).await?);
+    let others = async {
+        for stream in streams.iter().filter(|stream| !stream.is_of_cut()) {
+            manifest.streams.push(written(&api, stream, &dir).await?);
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        written = others => written?,
+        word = signals.next() => return Err(ended_by(word)),
     }
     manifest.ended_at = now();
     let (messages, bytes) = sums(&manifest.streams);
@@ -127,6 +138,27 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
     let streams = manifest.streams.len();
     output::say(&format!("{}: {streams} streams, {messages} messages, {bytes} bytes", dir.display()))?;
     Ok(Ended::Success)
+}
+
+fn ended_by(word: Word) -> anyhow::Error {
+    anyhow::anyhow!("ended by {word}; the folder is no backup")
+}
+
+/// Lets everything go on, and returns the signal that has come by then. A second one does not wait for that: if no node
+/// answers, it may take two minutes.
+async fn released(hold: &Standstill<'_>, signals: &mut Signals, mut word: Option<Word>) -> Option<Word> {
+    let mut release = std::pin::pin!(hold.release());
+    loop {
+        let came = tokio::select! {
+            () = &mut release => return word,
+            came = signals.next() => came,
+        };
+        if word.replace(came).is_some() {
+            eprintln!("{PENDING}warning:{PENDING:#} ended by {came}; what is still paused goes on at {}", hold.until);
+            came.end_at_once();
+        }
+        eprintln!("jobs go on first; a second signal ends at once");
+    }
 }
 
 /// Has everything stand still, and reads the streams among which messages move.

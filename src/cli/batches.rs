@@ -43,7 +43,17 @@ pub(crate) async fn run(global: &Global, command: BatchesCommand) -> anyhow::Res
     let api = Api::connect(global).await?;
     let asked = |one: &One<BatchId>| OneBatchRequest { id: one.id.clone(), tenant: None };
     match command {
-        BatchesCommand::List(Json { json }) => api.show::<BatchesList>(BatchesRequest::default(), json, list).await,
+        BatchesCommand::List(Json { json }) => {
+            // An older node knows no limit.
+            let asked = |cursor: Option<String>| BatchesRequest {
+                limit: cursor.as_ref().map(|_| 500),
+                cursor,
+                ..BatchesRequest::default()
+            };
+            let batches = api.all::<BatchesList, _>(asked, |page: Batches| (page.batches, page.cursor)).await?;
+            let page = Batches { batches, cursor: None };
+            output::answer(&page, json, || output::say_table(&rows(&page.batches), &[]))
+        }
         BatchesCommand::Get(one) => api.show::<BatchesGet>(asked(&one), one.json, shown).await,
         BatchesCommand::Create { one, on_complete, on_failure, deadline } => {
             let on_complete = Some(on_complete);
@@ -55,11 +65,11 @@ pub(crate) async fn run(global: &Global, command: BatchesCommand) -> anyhow::Res
     }
 }
 
-fn list(Batches { batches }: Batches) -> anyhow::Result<()> {
-    let rows = batches.into_iter().map(|batch| {
+fn rows(batches: &[BatchStatus]) -> Vec<Vec<String>> {
+    let rows = batches.iter().map(|batch| {
         [batch.id.to_string(), batch.tenant.to_string(), batch.state.to_string(), batch.created_at.to_string()]
     });
-    output::say_table(&output::rows(["id", "tenant", "state", "created"], rows), &[])
+    output::rows(["id", "tenant", "state", "created"], rows)
 }
 
 fn shown(batch: BatchStatus) -> anyhow::Result<()> {

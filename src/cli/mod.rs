@@ -67,7 +67,8 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 failure, 2 the command line is wrong;
 runs wait, submit --wait and work: 3 the run ended other than completed, 4 the time-out came first;
 doctor: 1 something fails, 3 there are only warnings;
-serve: 70 a part of the node kept dying, 129, 130, 131 or 143 ended at once by a second signal";
+serve: 70 a part of the node kept dying;
+serve and backup: 129, 130, 131 or 143 ended at once by a second signal";
 
 /// A distributed job queue: one binary, an actor tree, NATS JetStream underneath.
 #[derive(Debug, Parser)]

@@ -93,6 +93,9 @@ const SPANS: [(&str, Duration); 3] = [
     ("hour", Duration::from_secs(3_600)),
 ];
 
+/// The last edge of the histograms: above it a time has no bound.
+const LAST_EDGE_MS: u64 = 600_000;
+
 /// What was counted, added up over the last minute, ten minutes and hour. Times of which 99 of 100 are shorter do not
 /// add up: the longest of any ten seconds is shown.
 fn counted(Stats { nodes, points, .. }: &Stats) -> String {
@@ -102,7 +105,11 @@ fn counted(Stats { nodes, points, .. }: &Stats) -> String {
         let sum = |of: fn(&StatsPoint) -> u64| number(within().map(of).sum());
         let longest = |of: fn(&StatsPoint) -> Option<Quantiles>| {
             let longest = within().filter_map(of).map(|times| times.p99_ms).max();
-            longest.map_or_else(|| "–".to_owned(), |millis| format!("≤ {}", took(millis)))
+            match longest {
+                None => "–".to_owned(),
+                Some(millis @ ..=LAST_EDGE_MS) => format!("≤ {}", took(millis)),
+                Some(_) => "> 10 min".to_owned(),
+            }
         };
         let (ended, failed) = (sum(|point| point.ended), sum(|point| point.failed));
         let (wait, run) = (longest(|point| point.wait), longest(|point| point.run));
@@ -201,6 +208,11 @@ hour          12,000  7,140     120  ≤ 119 ms  –
 of n1, n2, counted since 2026-11-21T12:00:00.000Z
 "
         );
+        for (millis, said) in [(600_000, "≤ 10 min 0 s"), (600_001, "> 10 min")] {
+            let mut slow = answer.clone();
+            slow.points[0].run = serde_json::from_value(times(millis)).unwrap();
+            assert!(counted(&slow).contains(said), "{}", counted(&slow));
+        }
         let nothing = Stats { every_ms: 10_000, nodes: vec!["n1".to_owned()], points: Vec::new() };
         assert!(counted(&nothing).ends_with("\nof n1\n"), "{}", counted(&nothing));
     }

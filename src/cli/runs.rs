@@ -194,7 +194,7 @@ async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Resul
     Ok(ended)
 }
 
-/// One request to the node lasts this long; a node that drains answers at once, and the next one is asked.
+/// One request to the node lasts this long; a node that drains answers before it ends, and the next one is asked.
 const ONE_WAIT: Duration = Duration::from_secs(20);
 /// The first request; each one after it lasts twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(2);

@@ -311,6 +311,9 @@ async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Re
             "the file has no [schedules]: a node removes only what a node of its name declared before, of {count} in all; \
              an empty [schedules] removes all"
         );
+        if json {
+            output::json(&json!({"changes": []}))?;
+        }
         return Ok(Ended::Success);
     }
     if json {

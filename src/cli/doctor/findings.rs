@@ -276,21 +276,9 @@ impl Facts {
             if fill < NEARLY || stream.name.ends_with("_EVENTS") {
                 continue;
             }
-            let remedy = match stream.name.as_str() {
-                name if name.ends_with("_DLQ") => {
-                    "replay or discard dead letters, or raise storage.dlq_max_bytes: the oldest are dropped when it is full"
-                }
-                name if name.contains("_JOBS_") => {
-                    "more nodes or workers, or raise storage.jobs_max_messages and jobs_max_bytes: a full lane refuses jobs"
-                }
-                name if name.ends_with("_runs") => {
-                    "raise storage.runs_max_records or shorten completed_max_age: a full bucket stops all work"
-                }
-                _ => "see Storage in docs/operations.md",
-            };
             let level = if fill >= FULL { Level::Failure } else { Level::Warning };
             let percent = (fill * 100.0).round();
-            check.add(level, format!("{} is {percent} % full", stream.name), remedy);
+            check.add(level, format!("{} is {percent} % full", stream.name), remedies::of_full(&stream.name));
         }
         room(&mut check, "the account", account.limits.max_storage, account.storage, account.reserved_storage);
         if let Some(Ok(monitored)) = &self.monitored {
@@ -314,11 +302,7 @@ impl Facts {
             };
             let by = took(skew.ahead_ms.unsigned_abs());
             let side = if skew.ahead_ms > 0 { "ahead of" } else { "behind" };
-            check.add(
-                level,
-                format!("the clock of {whose} is {by} {side} the server's"),
-                "let the clocks of nodes and servers be set by NTP: jobs go by the server's, and a node that is far off is not ready",
-            );
+            check.add(level, format!("the clock of {whose} is {by} {side} the server's"), remedies::CLOCKS);
         }
         if all.is_empty() {
             check.note("no clock could be compared with the server's", "");

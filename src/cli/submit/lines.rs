@@ -194,12 +194,15 @@ impl Lines {
 
     fn next(&mut self) -> anyhow::Result<Option<Result<LineJob, ApiError>>> {
         loop {
-            let mut text = String::new();
-            let read = self.reader.read_line(&mut text);
+            let mut bytes = Vec::new();
+            let read = self.reader.read_until(b'\n', &mut bytes);
             if read.with_context(|| format!("cannot read line {}", self.line + 1))? == 0 {
                 return Ok(None);
             }
             self.line += 1;
+            let Ok(text) = String::from_utf8(bytes) else {
+                return Ok(Some(Err(ApiError::malformed("the line is not UTF-8"))));
+            };
             let text = if self.line == 1 { without_mark(&text) } else { &text }.trim();
             if !text.is_empty() {
                 return Ok(Some(self.job(text)));

@@ -2,13 +2,21 @@
 
 /// How a warning of a type without a handler begins.
 pub(super) const NO_HANDLER: &str = "no handler for ";
+/// What to do about a clock that is off.
+pub(super) const CLOCKS: &str =
+    "let the clocks of nodes and servers be set by NTP: jobs go by the server's; a node that is far off is not ready";
+/// How a node speaks of its own one.
+const CLOCK: &str = "this machine's clock is ";
+const ALTERED: &str = "find the client that altered it, then restart a node: at its start it sets the stream right";
+/// For what has no remedy of its own here.
+const ELSE: &str = "look at the node's log, and at What log lines mean in docs/operations.md";
 
 /// What to do about a reason for which a node is not ready.
 pub(super) fn of_reason(reason: &str) -> &'static str {
     if let Some(remedy) = reason.strip_prefix("stream ").and_then(of_bucket) {
         remedy
     } else if reason.starts_with("stream ") && reason.contains(" was altered") {
-        "find the client that altered it, then restart a node: at its start it sets the stream right"
+        ALTERED
     } else if reason.starts_with("stream ") {
         "wait some seconds: a node makes it again; if it does not, its log says why"
     } else if reason.starts_with("no server answers for the consumer") {
@@ -23,8 +31,14 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
         "the node's log names these handlers: have them react to their cancellation, then restart the node"
     } else if reason == "draining" {
         "nothing: the node is about to end"
-    } else {
+    } else if reason.starts_with(CLOCK) {
+        CLOCKS
+    } else if reason.starts_with("not connected to NATS") && reason.contains("refuses its login") {
+        "start the node with a login that the server takes: NATS_CREDS, NATS_URL, or what else it has"
+    } else if reason.starts_with("not connected to NATS") {
         "the node goes on by itself once it has its connection; docs/operations.md explains its log"
+    } else {
+        ELSE
     }
 }
 
@@ -58,6 +72,27 @@ fn of_bucket(reason: &str) -> Option<&'static str> {
     })
 }
 
+/// What to do about a stream that has little or no room left.
+pub(super) fn of_full(stream: &str) -> &'static str {
+    match stream {
+        name if name.ends_with("_DLQ") => {
+            "replay or discard dead letters, or raise storage.dlq_max_bytes: the oldest are dropped when it is full"
+        }
+        name if name.ends_with("_PARKED") => {
+            "longshore queues says what parked jobs wait for; or raise storage.jobs_max_messages and jobs_max_bytes"
+        }
+        name if name.contains("_JOBS_") => {
+            "more nodes or workers, or raise storage.jobs_max_messages and jobs_max_bytes: a full lane refuses jobs"
+        }
+        name if name.ends_with("_runs") => {
+            "raise storage.runs_max_records or shorten completed_max_age: a full bucket stops all work"
+        }
+        name if name.ends_with("_concurrency") => "raise storage.concurrency_max_bytes, then restart the nodes",
+        name if name.ends_with("_control") => "raise storage.control_max_bytes, then restart the nodes",
+        _ => "see Storage is reserved in docs/operations.md",
+    }
+}
+
 /// What to do about a warning of a node's health.
 pub(super) fn of_warning(warning: &str) -> &'static str {
     if warning.starts_with(NO_HANDLER) && warning.contains("none was ever online") {
@@ -71,6 +106,10 @@ pub(super) fn of_warning(warning: &str) -> &'static str {
     } else if warning.starts_with("stream ") && warning.contains(" had been deleted") {
         "find the client that deleted it and take its right to ($JS.API.STREAM.DELETE); docs/operations.md says what was lost \
          with it, by stream"
+    } else if let Some((stream, _)) = warning.strip_prefix("stream ").and_then(|rest| rest.split_once(" is full: ")) {
+        of_full(stream)
+    } else if warning.starts_with("stream ") && warning.contains(" was altered") {
+        ALTERED
     } else if warning.starts_with("stream ") && warning.contains("a handler's reply") {
         "nothing, if the server was just restarted; if it stays, give the account memory for streams (max_memory_store)"
     } else if warning.starts_with("stream ") {
@@ -79,7 +118,25 @@ pub(super) fn of_warning(warning: &str) -> &'static str {
         "a smaller concurrency of its queues, smaller payloads, or more memory; docs/admission.md explains it"
     } else if warning.contains("not started in the last two minutes") {
         "more workers or handlers, or a later deadline or expiry; docs/admission.md explains it"
-    } else {
+    } else if warning.starts_with("queue ") && warning.contains(" is full") {
         "more nodes or workers for this queue, or a larger storage.jobs_max_messages and jobs_max_bytes"
+    } else if warning.starts_with("bucket ") && warning.contains(" raise storage.") {
+        "raise that setting, then restart the nodes one by one; find the tenant that makes so many keys"
+    } else if warning.starts_with("bucket ") {
+        "its size is fixed: have runs with many steps end, replay or discard the dead letters of such runs, and have steps keep \
+         small results"
+    } else if warning.contains(" and has delivered none for ") {
+        "look at the log of the server that leads the lane's consumer; if it stays so, restart that server"
+    } else if warning.starts_with("a job of queue ") {
+        "check the NATS servers, the network and this machine; docs/operations.md says more under Slow deliveries"
+    } else if warning.starts_with(CLOCK) {
+        CLOCKS
+    } else if warning.contains(" too large for NATS ") {
+        "raise the server's max_payload to what it was, and have these jobs submitted again: longshore dlq list \
+         --error-kind invalid"
+    } else if warning.contains(" not what nodes write") || warning.contains(" that nodes did not write") {
+        "finish the upgrade, if a newer version wrote it; else find the client that did, and take its right to publish"
+    } else {
+        ELSE
     }
 }

@@ -146,6 +146,58 @@ fn a_node_that_takes_no_work_is_a_failure() {
     assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));
 }
 
+/// Each as the part of a node that finds it says it.
+#[test]
+fn each_reason_and_each_warning_has_a_remedy_of_its_own() {
+    for (reason, word) in [
+        ("a supervisor of this node does not answer: what dies is not started again", "restart"),
+        ("not connected to NATS", "once it has its connection"),
+        ("not connected to NATS: the server refuses its login (authorization violation)", "NATS_CREDS"),
+        ("draining", "about to end"),
+        ("3 handlers neither end in time nor react to their cancellation", "cancellation"),
+        ("the stream of run records is full (storage.runs_max_records)", "completed_max_age"),
+        ("no server answers for the consumer of LONGSHORE_JOBS_main_P5", "no leader"),
+        ("NATS stores nothing in LONGSHORE_EVENTS (for 7 s), and does not say why: its disk may be full", "free space"),
+        ("this machine's clock is 31.0 s ahead of the NATS server's, by which jobs go: have both set by NTP", "NTP"),
+        ("stream LONGSHORE_EVENTS is gone: a node makes it again, empty, as long as there are run records", "wait"),
+        ("stream LONGSHORE_EVENTS was altered: discard is Old, not New; a node sets it right at its start", "altered"),
+        ("stream KV_longshore_control is gone, and with it what it says about jobs: restore it", "pauses"),
+        ("something new", "What log lines mean"),
+    ] {
+        let remedy = remedies::of_reason(reason);
+        assert!(remedy.contains(word), "{reason}: {remedy}");
+    }
+    for (warning, word) in [
+        ("queue main is full at priority 5: its due jobs wait", "jobs_max_messages"),
+        ("no node serves queue bulk since 2026-11-21T12:00:00.000Z: 7 jobs wait in it", "names this queue"),
+        ("LONGSHORE_JOBS_main_P5 holds 40 jobs and has delivered none for 15 s, though nodes ask", "that server"),
+        ("a job of queue main came 12.3 s after it was stored, though this node asked for jobs", "Slow deliveries"),
+        ("this machine's clock is 3.0 s behind the NATS server's, by which jobs go: have both set by NTP", "NTP"),
+        ("short of memory (97 % of its memory is in use): gives jobs to one in 8 of its workers", "more memory"),
+        ("1 job was not started in the last two minutes: too little time was left to it", "later deadline"),
+        ("stream LONGSHORE_DLQ has other bounds than this node's settings: max_age is 1", "same storage settings"),
+        ("stream LONGSHORE_PARKED is full: it holds 3 messages, 9 bytes, and refuses what is published", "parked jobs"),
+        ("stream LONGSHORE_JOBS_main_P5 is full: it holds 3 messages, 9 bytes, and refuses what comes", "a full lane"),
+        ("stream KV_longshore_concurrency is full: it holds 3 messages, 9 bytes", "concurrency_max_bytes"),
+        ("stream KV_longshore_control is full: it holds 3 messages, 9 bytes", "control_max_bytes"),
+        ("stream KV_longshore_idempotency is full: it holds 3 messages, 9 bytes", "Storage is reserved"),
+        ("stream LONGSHORE_DLQ had been deleted and was made again, empty, at 2026-11-21T12:00:00Z", "STREAM.DELETE"),
+        ("stream LONGSHORE_REPLIES is gone: until a node makes it again, a handler's reply", "max_memory_store"),
+        ("stream LONGSHORE_REPLIES was altered: no_ack is false, not true; a node sets it right", "altered"),
+        ("bucket longshore_concurrency has no room for more keys: jobs wait; raise storage.x", "that setting"),
+        ("bucket longshore_checkpoints has no room for more keys: new steps are refused", "many steps"),
+        ("2 jobs were too large for NATS since this node started, whose max_payload is 9 bytes now", "max_payload"),
+        ("no handler for call of tenant default since 2026-11-21T12:00:00.000Z: handlers subscribe", "start a handler"),
+        ("jobs are answered twice on longshore.work.*.mail (3 so far): each is done twice", "queue group"),
+        ("what is stored under $KV.b.a is not what nodes write, and is left alone: no", "newer version"),
+        ("3 more values that nodes did not write, or more", "newer version"),
+        ("something new", "What log lines mean"),
+    ] {
+        let remedy = remedies::of_warning(warning);
+        assert!(remedy.contains(word), "{warning}: {remedy}");
+    }
+}
+
 #[test]
 fn what_several_nodes_warn_of_is_said_once_and_a_type_without_handler_only_while_its_jobs_wait() {
     let mut facts = facts();
