@@ -21,7 +21,7 @@ use crate::wire::{Event, EventName};
 const PUBLISHES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Longer than any request is on its way to a handler, on a loaded machine just after its connection was lost.
-const ON_ITS_WAY: Duration = Duration::from_secs(5);
+pub(super) const ON_ITS_WAY: Duration = Duration::from_secs(5);
 
 /// Judges the calls of `run` by its events.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {

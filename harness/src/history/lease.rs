@@ -11,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::by_run::Run;
+use super::call::ON_ITS_WAY;
 use super::facts::{Call, Rules, Silence};
 use super::span;
 use super::violation::{Kind, Violation};
@@ -122,8 +123,8 @@ fn join<'s>(silences: impl Iterator<Item = &'s Silence>, lease: Duration) -> Vec
 }
 
 /// The node that had just come back from a freeze or cut of it alone at that moment, and when that began and ended: it
-/// may have held its jobs from before. `None` as the node is any. Without a lease, which defines how long "just" is,
-/// that is a second.
+/// may have held its jobs from before. `None` as the node is any. "Just" is a lease, and at least for as long as what
+/// it called may wait for its connection, which it has lost by then.
 pub(super) fn back_from<'r>(
     node: Option<&str>,
     at: Timestamp,
@@ -136,7 +137,7 @@ pub(super) fn back_from<'r>(
     names.into_iter().filter(|name| node.is_none_or(|node| node == *name)).find_map(|name| {
         let own = |silence: &&Silence| silence.node.as_deref() == Some(name) && silence.until <= latest;
         let last = join(rules.silences.iter().filter(own), lease).pop();
-        let (from, until) = last.filter(|(_, until)| at.duration_since(*until) <= span(lease))?;
+        let (from, until) = last.filter(|(_, until)| at.duration_since(*until) <= span(lease.max(ON_ITS_WAY)))?;
         Some((name, from, until))
     })
 }

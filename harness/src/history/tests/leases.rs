@@ -145,7 +145,7 @@ fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
     history.calls.push(call("a", 1, 13, None));
     assert_eq!(kinds(&history), [Kind::StaleStart, Kind::StaleStart]);
     // This long after its freeze, the freeze is no longer the cause.
-    let mut history = taken_over(Some(call("a", 1, 14, Some(15))));
+    let mut history = taken_over(Some(call("a", 1, 15, Some(16))));
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
     history.rules.silences.push(silent(Some("n1"), 10, 11));
     assert_eq!(kinds(&history), [Kind::StaleStart], "two in a row are one");
