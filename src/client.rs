@@ -24,6 +24,8 @@ use crate::config::{NatsError, nats};
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The longest that a node is asked to wait for a run at once.
 const WAIT_AT_ONCE: Duration = Duration::from_secs(60);
+/// When another node is asked to wait, after one that ends or none.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Why a client's call failed.
 #[derive(Debug, thiserror::Error)]
@@ -121,17 +123,23 @@ impl Client {
     }
 
     /// Waits for the end of a run: returns its record then, or as it is when `within` has passed. If the run is a
-    /// duplicate, that of the run which has its key.
+    /// duplicate, that of the run which has its key. Nodes may end and start meanwhile.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`Client::get`]; 503 and 504 only once `within` has passed.
     pub async fn wait(&self, run: &RunId, within: Duration) -> Result<Record, ClientError> {
         let until = tokio::time::Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
             let most = left.min(WAIT_AT_ONCE);
             let request = WaitRequest { run_id: run.clone(), tenant: None, timeout_ms: Some(whole_millis(most)) };
-            let record = self.ask::<RunsWait>(&request, most + ANSWER_WITHIN).await?;
+            let record = match self.ask::<RunsWait>(&request, most + ANSWER_WITHIN).await {
+                Err(ClientError::Api(ApiError { code: 503 | 504, .. })) if !left.is_zero() => {
+                    tokio::time::sleep(ASK_AGAIN_AFTER.min(left)).await;
+                    continue;
+                }
+                answer => answer?,
+            };
             if record.ended_at.is_some() || left <= most {
                 return Ok(record);
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use longshore_harness::{Reply, SlowLink, World};
+use longshore_harness::{Reply, SlowLink, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{served_by, workers, world};
@@ -395,7 +395,7 @@ async fn nodes_answer_to_inboxes_only() {
 }
 
 /// Given jobs that set how long their record is to be kept, when they have ended, then it is kept that long, but not
-/// for less than two leases.
+/// for less than two leases; that of a run that was replaced in its lane is kept until its message has come.
 #[tokio::test]
 async fn a_record_is_kept_for_as_long_as_is_asked_for() {
     let world = world().await;
@@ -403,18 +403,36 @@ async fn a_record_is_kept_for_as_long_as_is_asked_for() {
         world.node().with("node", "lease = '10s'").with("types.kept", "handler = 'noop'\nkeep = '3d'").start().await;
     let records = world.jetstream().get_stream("KV_longshore_runs").await.unwrap();
     let asked = |keep| json!({"type": "noop", "keep_ms": keep});
-    for (job, kept) in [
+    let kept = async |run: &str| {
+        let subject = format!("$KV.longshore_runs.default.{run}");
+        let record = records.get_last_raw_message_by_subject(&subject).await.unwrap();
+        record.headers.get("Nats-TTL").map(|ttl| ttl.as_str().to_owned()).unwrap_or_default()
+    };
+    for (job, wanted) in [
         (asked(60_000), "60s"),
         (asked(1), "20s"),
         (json!({"type": "kept"}), "259200s"),
+        (json!({"type": "kept", "run_id": "own"}), "259200s"),
         (json!({"type": "noop"}), "86400s"),
     ] {
         let run = world.submit(job).await;
         world.wait(&run).await;
-        let record =
-            records.get_last_raw_message_by_subject(&format!("$KV.longshore_runs.default.{run}")).await.unwrap();
-        assert_eq!(record.headers.get("Nats-TTL").map(|ttl| ttl.as_str()), Some(kept), "{run}");
+        assert_eq!(kept(&run).await, wanted, "{run}");
     }
+    world.request_as("_all", "queues.pause", json!({"queue": "main"})).await;
+    let mut replaces = asked(60_000);
+    let key = json!({"idempotency_key": "k", "unique": "queued", "on_conflict": "replace"});
+    replaces.as_object_mut().unwrap().extend(key.as_object().unwrap().clone());
+    let replaced = world.submit(replaces.clone()).await;
+    let last = world.submit(replaces).await;
+    assert_eq!(kept(&replaced).await, "2592000s", "its message would be nobody's");
+    world.request_as("_all", "queues.resume", json!({"queue": "main"})).await;
+    assert_eq!(world.wait(&last).await.state, "completed");
+    eventually("the message of the run that was replaced", Duration::from_secs(60), async || {
+        let kept = kept(&replaced).await;
+        if kept == "60s" { Ok(()) } else { Err(kept) }
+    })
+    .await;
 }
 
 /// Given a thousand clients that wait for one run, when others send other requests, then they are answered; waiting

@@ -240,26 +240,42 @@ async fn a_batch_waits_for_what_no_node_has_met_and_not_for_what_is_gone() {
         if batch["members"] == json!({"all": 1, "completed": 0, "failed": 1}) { Ok(()) } else { Err(batch.to_string()) }
     })
     .await;
-    // A later batch without members completes: the keeper has looked at both by then.
+    // Nor is a job submitted into a paused queue: a backup would have its batch as completed, and not the job.
+    create(&world, "held", json!({"on_complete": {"type": "all.done", "queue": "bulk"}})).await;
+    world.request("batches.seal", json!({"id": "held"})).await;
+    // A later batch without members completes: the keeper has looked at all by then.
     for id in ["empty", "empty-too"] {
         create(&world, id, json!({})).await;
         world.request("batches.seal", json!({"id": id})).await;
         is_in(&world, id, "completed").await;
     }
     assert_eq!(get(&world, "stuck").await["state"], "sealed", "a job of it waits in a lane");
+    assert_eq!(get(&world, "held").await["state"], "sealed");
     // It takes members after it was sealed, as from its own jobs.
     world.submit(json!({"type": "work", "batch_id": "stuck"})).await;
     create(&world, "open", json!({})).await;
-    world.submit(json!({"type": "work", "run_id": "o", "batch_id": "open", "delay_ms": 3_600_000})).await;
+    // As of a submission of that id that was refused, or of an earlier run whose record is gone.
+    for (run, ended) in [("o", "left"), ("p", "gone")] {
+        let member = json!({"run_id": run, "at": crate::in_future(Duration::ZERO), "ended": ended}).to_string();
+        let subject = format!("$KV.longshore_checkpoints._batches.default.open.{run}");
+        world.jetstream().publish(subject, member.into()).await.unwrap().await.unwrap();
+    }
+    assert_eq!(get(&world, "open").await["members"], json!({"all": 1, "completed": 0, "failed": 1}));
+    for run in ["o", "p"] {
+        world.submit(json!({"type": "work", "run_id": run, "batch_id": "open", "delay_ms": 3_600_000})).await;
+    }
     let why = world.try_request("default", "runs.why", json!({"run_id": "open-done"})).await.unwrap_err();
-    assert!(why.message.ends_with("; batch open is open; of 1 members it waits for o"), "{why}");
+    assert!(why.message.ends_with("; batch open is open; of 2 members it waits for o, p"), "{why}");
 
     world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
     let batch = is_in(&world, "stuck", "completed").await;
     assert_eq!(batch["members"], json!({"all": 3, "completed": 2, "failed": 1}), "{batch}");
     assert_eq!(world.wait(&hidden).await.state, "completed");
-    world.wait("stuck-done").await;
-    assert_eq!(done.calls().len(), 3);
+    is_in(&world, "held", "completed").await;
+    for run in ["stuck-done", "held-done"] {
+        world.wait(run).await;
+    }
+    assert_eq!(done.calls().len(), 4);
 }
 
 /// Given jobs for a batch that there is not, or that has ended, then they are refused by name; a batch of another
@@ -282,6 +298,8 @@ async fn what_no_batch_takes_is_refused_by_name() {
     refused("batches.create", on_complete(json!({"type": "x", "payload": 1})), 400, "on_complete.payload").await;
     refused("batches.create", on_complete(json!({"type": "x", "run_id": "r"})), 400, "on_complete.run_id").await;
     refused("batches.create", on_complete(json!({"type": "x", "queue": "no"})), 404, "on_complete.queue").await;
+    let late = json!({"id": "b", "on_complete": {"type": "x"}, "deadline": "2999-01-01T00:00:00Z"});
+    refused("batches.create", late, 400, "deadline: is more than 90d ahead").await;
     let then = |job: Value| on_complete(json!({"type": "x", "then": job}));
     refused("batches.create", then(json!({"type": "y", "queue": "no"})), 404, "on_complete.then.queue").await;
     refused("batches.create", then(json!({"type": "y", "run_id": "r"})), 400, "on_complete.then.run_id").await;
@@ -378,6 +396,16 @@ async fn a_batch_that_is_cancelled_or_late_runs_no_job() {
     let joins = world.try_request("default", "submit", json!({"type": "work", "batch_id": "late"})).await.unwrap_err();
     assert!(joins.code == 400 && joins.message.contains("batch late has ended"), "{joins}");
     assert_eq!(done.calls().len(), 0);
+    let page = async |body: Value| {
+        let page = world.request("batches.list", body).await;
+        (page["batches"].as_array().unwrap().len(), page["batches"][0]["id"].clone(), page["cursor"].clone())
+    };
+    assert_eq!(page(json!({"limit": 1})).await, (1, json!("late"), json!("default.off")));
+    assert_eq!(page(json!({"limit": 1, "cursor": "default.off"})).await, (1, json!("off"), json!(null)));
+    let refused = world.try_request("default", "batches.list", json!({"cursor": "7"})).await.unwrap_err();
+    assert!(refused.code == 400 && refused.message.starts_with("cursor: "), "{refused}");
+    let listed = crate::cli::say(&world, "batches list --json").await.json();
+    assert_eq!(listed["batches"].as_array().unwrap().len(), 2, "{listed}");
 }
 
 /// Given a node that dies as a batch completes, at each step of that, then its job is submitted once.

@@ -25,7 +25,7 @@ async fn a_waiting_job_never_starts() {
     let mut live = world.live_events("default").await;
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
     live.until_published("started", &busy).await;
-    let bare = world.publish("noop").priority(7).json(json!(1)).await;
+    let bare = world.publish("noop").priority(7).header("Longshore-Keep", "1h").json(json!(1)).await;
     let own = world.publish("noop").priority(7).header("Longshore-Run-Id", "mine").json(json!(2)).await;
     let submitted = world.submit(json!({"type": "noop", "priority": 7, "run_id": "mine-too"})).await;
     let keyed = world.submit(json!({"type": "noop", "priority": 7, "idempotency_key": "k"})).await;
@@ -37,6 +37,10 @@ async fn a_waiting_job_never_starts() {
         assert_eq!(cancel(&world, run).await["state"], "cancelled", "once more changes nothing");
     }
     assert_eq!(world.depth("main", 7).await, 0);
+    // Had a job been left in its lane, it would run once the record is gone.
+    let records = world.jetstream().get_stream("KV_longshore_runs").await.unwrap();
+    let record = records.get_last_raw_message_by_subject(&format!("$KV.longshore_runs.default.{bare}")).await.unwrap();
+    assert_eq!(record.headers.get("Nats-TTL").map(|ttl| ttl.as_str()), Some("604800s"));
     // The worker is free again, and finds none of them.
     cancel(&world, &busy).await;
     assert_eq!(world.wait(&busy).await.state, "cancelled");
@@ -110,6 +114,26 @@ async fn a_running_job_gets_a_request_to_stop_and_ends() {
     assert!(live.received().iter().all(|live| live.body["event"] != "progress"));
     // The job's message is gone, too.
     crate::is_emptied(&world).await;
+}
+
+/// Given a job that a draining node has put back, when its run is cancelled through another node, then the job leaves
+/// its lane: it would run once the record of its run is gone.
+#[tokio::test]
+async fn a_job_that_a_draining_node_put_back_leaves_its_lane() {
+    let world = world().await;
+    let first = world.node().with("node", "shutdown_grace = '100ms'").start().await;
+    let mut live = world.live_events("default").await;
+    let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_published("started", &run).await;
+    first.sigterm();
+    first.wait_exit(Duration::from_secs(60)).await;
+    assert_eq!(world.depth("main", 5).await, 1);
+
+    // This node does not serve its queue.
+    let _other = world.node().name("other").config("[queues.other]\n").start().await;
+    cancel(&world, &run).await;
+    assert_eq!(world.depth("main", 5).await, 0);
+    reads(&world, &run, "enqueued\nstarted 1\nreleased 1\ncancelled").await;
 }
 
 /// Given a run that has ended, or never existed, when it is cancelled, then the answer says so.

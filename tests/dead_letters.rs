@@ -101,6 +101,31 @@ async fn a_dead_letter_that_is_still_to_be_written_is_not_unknown() {
     assert!(sound.stop().await.success() && asked.stop().await.success());
 }
 
+/// Given a dead letter that an earlier run of an id has left, when the dead letter of the run is asked for, then it is
+/// the run's own.
+#[tokio::test]
+async fn the_dead_letter_of_a_run_is_not_that_of_an_earlier_run_of_its_id() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let dies = async |run: &str| {
+        let job = json!({"type": "fail", "run_id": run, "payload": {"kind": "permanent"}, "headers": {"X-Of": run}});
+        world.submit(job).await;
+        assert_eq!(world.wait(run).await.state, "dead");
+    };
+    dies("earlier").await;
+    let left = world.eventually_dead_letters(1).await.pop().unwrap();
+    // As if that run had had the id of the other.
+    let mut headers = async_nats::HeaderMap::new();
+    for (name, value) in left.headers.iter().filter(|(name, _)| *name != "Nats-Msg-Id") {
+        headers.insert(name.as_str(), value.replace("\"earlier\"", "\"later\"").as_str());
+    }
+    let copied = world.jetstream().publish_with_headers(left.subject, headers, left.payload).await.unwrap();
+    copied.await.unwrap();
+    dies("later").await;
+    world.eventually_dead_letters(3).await;
+    assert_eq!(world.request("dlq.get", json!({"run_id": "later"})).await["headers"]["X-Of"], "later");
+}
+
 /// Given dead letters that use most of their space, then one node warns of it once, for all nodes, before the oldest
 /// are deleted.
 #[tokio::test]

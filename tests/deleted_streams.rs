@@ -179,8 +179,8 @@ async fn all_streams_of_messages_are_made_again() {
     assert_eq!(Scrape::of(&node).await.sum("longshore_audit_failures_total", &[("to", "events_file")]), 0.0);
 }
 
-/// Given a node, when the bucket of run records is deleted, and a lane as well, then neither is made again while nodes
-/// run, the node says what to do, and a start makes both.
+/// Given a node, when the buckets of run records and of steps are deleted, and a lane as well, then none is made again
+/// while nodes run, the node says what to do, and a start makes all.
 #[tokio::test]
 async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
     let world = world().await;
@@ -188,17 +188,18 @@ async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
     let done = world.publish("noop").json(json!(1)).await;
     assert_eq!(world.wait(&done).await.state, "completed");
     delete(&world, "KV_longshore_runs").await;
+    delete(&world, "KV_longshore_checkpoints").await;
     delete(&world, LANE).await;
-    let health = eventually("both reasons", WITHIN, async || {
+    let health = eventually("all reasons", WITHIN, async || {
         let health = world.try_request("_all", "health", json!({"node": "n1"})).await.unwrap();
-        if health["reasons"].to_string().matches(" is gone").count() == 2 { Ok(health) } else { Err(health) }
+        if health["reasons"].to_string().matches(" is gone").count() == 3 { Ok(health) } else { Err(health) }
     })
     .await;
     let reasons = health["reasons"].to_string();
-    assert!(
-        reasons.contains("stream KV_longshore_runs is gone, and with it what it says about jobs: restore it"),
-        "{reasons}"
-    );
+    for bucket in ["runs", "checkpoints"] {
+        let reason = format!("stream KV_longshore_{bucket} is gone, and with it what it says about jobs: restore it");
+        assert!(reasons.contains(&reason), "{reasons}");
+    }
     // Longer than a lane alone would be missing.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(world.jetstream().get_stream(LANE).await.is_err() && remade(&[&node]).await == 0.0);
@@ -216,7 +217,8 @@ async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
 }
 
 /// Given a job whose node is frozen while it runs, when its lane is deleted and another node creates it at its start,
-/// then the late acknowledgement takes no new job away, and no id comes again; the lanes of a new queue begin at 1.
+/// then the late acknowledgement takes no new job away, and no id comes again; the lanes of a new queue begin at 1, and
+/// no lane that is deleted with all others of its queue and put again does.
 #[tokio::test]
 async fn a_lane_that_a_node_creates_at_its_start_has_no_sequence_again() {
     let world = world().await;
@@ -249,6 +251,13 @@ async fn a_lane_that_a_node_creates_at_its_start_has_no_sequence_again() {
     for run in &new {
         assert_eq!(world.wait(run).await.state, "completed");
     }
+
+    let lanes = (1..10).map(|priority| format!("P{priority}")).chain(["RETURNED".to_owned()]);
+    for lane in lanes {
+        delete(&world, &format!("LONGSHORE_JOBS_later_{lane}")).await;
+    }
+    world.try_request("_all", "queues.put", json!({"queue": "later"})).await.unwrap();
+    assert!(is_back(&world, "LONGSHORE_JOBS_later_P5").await > 1_000_000_000_000_000, "its node may hold jobs of it");
 }
 
 const REPLIES: &str = "LONGSHORE_REPLIES";

@@ -236,7 +236,7 @@ async fn a_hold_that_cannot_be_announced_is_announced_again() {
 }
 
 /// Given a control bucket that has no room for more keys, when a handler asks for a hold, then it counts on its node,
-/// and the others learn of it once there is room.
+/// and the others learn of it once there is room. Nor is a webhook made meanwhile.
 #[tokio::test]
 async fn a_hold_takes_no_room_that_nodes_need() {
     let world = world().await;
@@ -252,6 +252,8 @@ async fn a_hold_takes_no_room_that_nodes_need() {
         if health.contains("longshore_control has no room for more keys") { Ok(()) } else { Err(health) }
     })
     .await;
+    let webhook = json!({"id": "new", "url": "https://1.1.1.1/"});
+    assert_eq!(world.try_request("default", "webhooks.put", webhook).await.unwrap_err().code, 503);
     let asks = world.publish("limited").json(json!(1)).await;
     assert_eq!(world.wait(&asks).await.state, "completed");
     let waits = world.publish("limited").json(json!(2)).await;

@@ -254,7 +254,7 @@ async fn a_pause_survives_the_node_that_was_asked() {
 }
 
 /// Given a node that has read many settings, when their bucket is deleted and another node makes it at its start, then
-/// a pause that is answered holds on the first one, too.
+/// a pause that is answered holds on the first one, too, and a pause that only that one remembers can be ended.
 #[tokio::test]
 async fn a_pause_holds_also_where_settings_of_a_bucket_that_is_gone_were_read() {
     let world = world().await;
@@ -264,6 +264,8 @@ async fn a_pause_holds_also_where_settings_of_a_bucket_that_is_gone_were_read() 
     for number in 0..60 {
         order(&world, "limits.set", json!({"type": format!("t{number}"), "rate": 5})).await;
     }
+    order(&world, "queues.pause", json!({"type": "sleep"})).await;
+    let remembered = world.publish("sleep").json(json!({"ms": 1})).await;
     world.jetstream().delete_stream("KV_longshore_control").await.unwrap();
     let gateway = node(&world).name("gateway").with("node", "gateway = true").start().await;
     eventually("both nodes", WITHIN, async || {
@@ -281,6 +283,9 @@ async fn a_pause_holds_also_where_settings_of_a_bucket_that_is_gone_were_read() 
     }
     order(&world, "queues.resume", json!({"queue": "main"})).await;
     all_completed(&world.ends(&waiting, WITHIN).await);
+    // The bucket has nothing of this pause, whichever node looks.
+    order(&world, "queues.resume", json!({"type": "sleep"})).await;
+    assert_eq!(world.wait(&remembered).await.state, "completed");
     stop(vec![worker, gateway]).await;
 }
 

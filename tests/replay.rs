@@ -182,8 +182,10 @@ async fn a_replay_opens_the_next_round() {
     }
     let wrong = json!({"all": true, "set": {"queue": "undeclared"}});
     assert_eq!(world.try_request("default", "dlq.replay", wrong).await.unwrap_err().code, 404);
-    let wrong = json!({"all": true, "set": {"headers": {"Longshore-Max-Attempts": "0"}}});
-    assert_eq!(world.try_request("default", "dlq.replay", wrong).await.unwrap_err().code, 400);
+    for (name, value, code) in [("Longshore-Max-Attempts", "0".to_owned(), 400), ("X-Large", "x".repeat(25_000), 413)] {
+        let wrong = json!({"all": true, "set": {"headers": {name: value}}});
+        assert_eq!(world.try_request("default", "dlq.replay", wrong).await.unwrap_err().code, code, "{name}");
+    }
     node.stop().await;
 }
 
@@ -195,9 +197,13 @@ async fn dead_letters_are_replayed_and_discarded_in_bulk() {
     let _node = world.node().with("types.flaky", &flaky(1)).start().await;
     let runs = die(&world, 400).await;
 
-    let body = json!({"type": "flaky", "limit": 150, "set": {"payload": {"times": 0}}});
-    let answer = world.request("dlq.replay", body).await;
-    assert_eq!(answer, json!({"replayed": 150, "failed": [], "more": true}));
+    // Nothing is waited for after the last one.
+    let body = |limit| json!({"type": "flaky", "limit": limit, "set": {"payload": {"times": 0}}});
+    let mut slow = body(1);
+    slow["rate_per_s"] = json!(0.001);
+    assert_eq!(world.request("dlq.replay", slow).await, json!({"replayed": 1, "failed": [], "more": true}));
+    let answer = world.request("dlq.replay", body(149)).await;
+    assert_eq!(answer, json!({"replayed": 149, "failed": [], "more": true}));
     let answer = world.request("dlq.discard", json!({"all": true})).await;
     assert_eq!(answer, json!({"discarded": 250, "failed": [], "more": false}));
     no_dead_letters(&world).await;

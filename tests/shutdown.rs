@@ -4,7 +4,9 @@
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use longshore::{Client, Connection};
 use longshore_harness::natsd::Signal;
 use longshore_harness::{LiveEvents, Node, Receipt, Reply, World, reads};
 use rustix::process::{Pid, kill_process};
@@ -81,6 +83,28 @@ async fn what_runs_before_the_node_is_ready_is_finished() {
     assert!(node.wait().await.unwrap().success());
     let record = world.record(&run).await.unwrap();
     assert_eq!((record.state.as_str(), record.attempt), ("completed", 1));
+}
+
+/// Given clients that wait for a run, when the only node ends, then they are answered before, and are to ask again; the
+/// library does, and has the end of the run after the restart.
+#[tokio::test]
+async fn who_waits_for_a_run_is_answered_before_the_node_ends() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let client = Client::connect(&Connection::to(world.server().url()), "longshore").await.unwrap();
+    let run = client.job("noop").delay(Duration::from_secs(3_600)).submit().await.unwrap().run_id;
+    let body = json!({"run_id": run, "timeout_ms": 600_000}).to_string();
+    let waits = world.ask("default", "runs.wait", body, WITHIN);
+    let ends = async {
+        // The node has the wait, which went before it over the same connection, once it answers this.
+        world.request("runs.get", json!({"run_id": run})).await;
+        node.restart().await;
+        world.request("runs.run_now", json!({"run_id": run})).await;
+    };
+    let (refused, record, ()) = tokio::join!(waits, client.wait(&run, WITHIN), ends);
+    let refused = refused.unwrap_err();
+    assert!(refused.code == 503 && refused.message.contains("ask again"), "{refused}");
+    assert_eq!(record.unwrap().state.to_string(), "completed");
 }
 
 /// Whether this process, and so each node that it starts, has SIGHUP ignored.

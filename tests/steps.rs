@@ -272,6 +272,47 @@ async fn a_late_result_of_a_frozen_node_is_refused() {
     assert_eq!(world.wait(&run).await.state, "completed");
 }
 
+/// Given a bucket of checkpoints without room for more steps, when a handler stores one, then it is refused, and what
+/// is stored already is not.
+#[tokio::test]
+async fn new_steps_leave_a_part_of_their_bucket() {
+    let world = world().await;
+    let _node = node(&world, "one").await;
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let ends = Arc::new(Notify::new());
+    let waits = Arc::clone(&ends);
+    let handler = world.handler("order").start(move |job: Job| {
+        sender.send(job).unwrap();
+        let ends = Arc::clone(&waits);
+        async move {
+            ends.notified().await;
+            Reply::json(json!("done"))
+        }
+    });
+    let _handler = handler.await;
+    let run = world.publish("order").header("Longshore-Timeout", "10m").json(json!({})).await;
+    let job = calls.recv().await.unwrap();
+    let [charge, ship] = ["charge", "ship"].map(|name| json!({"name": name, "n": 1, "result": 1}));
+    assert_eq!(step(&job, "step-put", &charge).await, Some((200, json!({}))));
+    let jetstream = world.jetstream();
+    let whole = jetstream.get_stream("KV_longshore_checkpoints").await.unwrap().cached_info().config.clone();
+    let narrow = async_nats::jetstream::stream::Config { max_bytes: 1 << 20, ..whole };
+    jetstream.update_stream(&narrow).await.unwrap();
+    for number in 0..90 {
+        let subject = format!("$KV.longshore_checkpoints.filler.{number}");
+        jetstream.publish(subject, vec![b'x'; 10_000].into()).await.unwrap().await.unwrap();
+    }
+    eventually("a node that says so", Duration::from_secs(60), async || {
+        let health = world.request("health", json!({})).await.to_string();
+        if health.contains("longshore_checkpoints has no room for more keys") { Ok(()) } else { Err(health) }
+    })
+    .await;
+    assert_eq!(step(&job, "step-put", &ship).await.unwrap().0, 503);
+    assert_eq!(step(&job, "step-put", &charge).await, Some((200, json!({}))));
+    ends.notify_waiters();
+    assert_eq!(world.wait(&run).await.state, "completed");
+}
+
 /// Given a run that died after a step, when its id is used again once its record has gone, then the later run gets no
 /// result of the earlier one, and stores its own.
 #[tokio::test]

@@ -61,7 +61,8 @@ pub(crate) trait Rules {
         fn on_claim(found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict = key::on_claim;
         fn makes_way(run: &Run, since: Timestamp, by: &RunId) -> bool = key::makes_way;
         fn is_recorded_first(unique: Unique) -> bool = key::is_recorded_first;
-        fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool = key::is_claimed_again;
+        fn is_claimed_again(run: &Run, unique: Unique, release_on: ReleaseOn, now: Timestamp) -> bool =
+            key::is_claimed_again;
         fn on_repeat(run: &Run) -> Repeat = protocol::on_repeat;
         fn published_at_arrival(found: &Run) -> Published = Published::at_arrival;
         fn published_at_start(published: Published, waiting: &Run, attempt: u32) -> Published = Published::at_start;
@@ -148,6 +149,8 @@ pub(crate) trait Server: Rules + Destination {
 
     async fn ack(&self, ack_token: AckToken);
     async fn nak_after(&self, ack_token: AckToken, after: Duration);
+    /// How long the server waits for the answer to a delivery: the lease.
+    fn ack_wait(&self) -> Duration;
 
     /// Waits for about so long before something is tried again.
     async fn pause(&self, wait: Duration);
@@ -203,11 +206,6 @@ pub(crate) trait RunPorts {
 
     fn policy(&self, job: &Job) -> &TypePolicy {
         self.policies().of(&job.job_type)
-    }
-
-    /// Maximum number of attempts in a round of this job.
-    fn max_attempts(&self, job: &Job) -> u32 {
-        self.policies().max_attempts(job)
     }
 }
 

@@ -48,10 +48,11 @@ pub(crate) struct Inner {
     pub(crate) outlasts: Arc<AtomicBool>,
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
     pub(crate) parked_space: ParkedSpace,
-    /// The room for new keys of concurrency limits, and of rate limits; and for new recurring schedules.
+    /// The room for new keys of concurrency limits, and of rate limits; for new recurring schedules; and for new steps.
     pub(crate) concurrency_space: BucketSpace,
     pub(crate) control_space: BucketSpace,
     pub(crate) schedules_space: BucketSpace,
+    pub(crate) checkpoints_space: BucketSpace,
     payloads_left_out: AtomicU64,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
@@ -108,6 +109,7 @@ impl Backbone {
             concurrency_space: BucketSpace::default(),
             control_space: BucketSpace::default(),
             schedules_space: BucketSpace::default(),
+            checkpoints_space: BucketSpace::default(),
             payloads_left_out: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             second_replies: SecondReplies::default(),
@@ -118,11 +120,12 @@ impl Backbone {
     }
 
     /// Creates or updates the lanes of a queue, so that it is declared. Safe to repeat, also by several nodes at once.
+    /// `again`: it was declared before, so that lanes that are missing were deleted.
     ///
     /// # Errors
     /// A lane cannot be created or updated within that time.
-    pub async fn declare(&self, queue: &Queue, within: Duration) -> Result<(), Error> {
-        provision::queue(&self.jetstream(), self.ground(), queue, within).await
+    pub async fn declare(&self, queue: &Queue, again: bool, within: Duration) -> Result<(), Error> {
+        provision::queue(&self.jetstream(), self.ground(), queue, again, within).await
     }
 
     /// What the wanted streams depend on, beside the queues.
@@ -138,6 +141,11 @@ impl Backbone {
     /// The room for new keys of rate limits.
     pub fn control_space(&self) -> BucketSpace {
         self.0.control_space.clone()
+    }
+
+    /// The room for results of steps.
+    pub fn checkpoints_space(&self) -> BucketSpace {
+        self.0.checkpoints_space.clone()
     }
 
     /// What a node publishes of a job again: without its payload, if the server takes no message of that size any more.

@@ -72,9 +72,11 @@ pub fn is_recorded_first(unique: Unique) -> bool {
     unique != Unique::Window
 }
 
-/// Whether a dead run has lost its key, so that its next round must claim it again.
-pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
-    unique != Unique::Window || release_on.dead
+/// Whether a dead run may be without its key, so that its next round must claim it first: its end has freed it, its
+/// window may be over, or the run ended before it claimed it.
+pub fn is_claimed_again(run: &Run, unique: Unique, release_on: ReleaseOn, now: Timestamp) -> bool {
+    let may_be_over = |millis| now.since(run.origin) >= Duration::from_millis(millis);
+    unique != Unique::Window || release_on.dead || run.key_claimed_ms.is_none_or(may_be_over)
 }
 
 /// Whether a run makes way for one that replaces it.
@@ -215,9 +217,14 @@ mod tests {
     #[test]
     fn what_lost_its_key_claims_it_again() {
         let dead = ReleaseOn { dead: true, ..ReleaseOn::default() };
-        assert!(!is_claimed_again(Unique::Window, ReleaseOn { cancelled: true, ..ReleaseOn::default() }));
-        assert!(is_claimed_again(Unique::Window, dead));
-        assert!(is_claimed_again(Unique::Queued, ReleaseOn::default()));
+        let kept = ReleaseOn { cancelled: true, ..ReleaseOn::default() };
+        let never_had_it = waiting();
+        let has_it = Run { key_claimed_ms: Some(1_000), ..waiting() };
+        assert!(!is_claimed_again(&has_it, Unique::Window, kept, at(1_000)));
+        assert!(is_claimed_again(&has_it, Unique::Window, kept, at(1_001)), "its window may be over");
+        assert!(is_claimed_again(&never_had_it, Unique::Window, kept, at(1)));
+        assert!(is_claimed_again(&has_it, Unique::Window, dead, at(1)));
+        assert!(is_claimed_again(&has_it, Unique::Queued, ReleaseOn::default(), at(1)));
         assert!(is_recorded_first(Unique::Active) && !is_recorded_first(Unique::Window));
     }
 }

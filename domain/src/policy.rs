@@ -13,8 +13,9 @@ use crate::concurrency::{Hold, OnBusy};
 use crate::fairness::{FairBy, FairnessKey};
 use crate::key::ReleaseOn;
 use crate::limit::{RateLimit, Scope};
+use crate::run::whole_millis;
 use crate::search::{self, JsonPointer};
-use crate::{Job, JobType, Queue, Tenant};
+use crate::{Job, JobType, Queue, Run, Tenant, Timestamp};
 
 /// How jobs of one type are treated.
 #[derive(Debug, Clone, PartialEq)]
@@ -272,5 +273,13 @@ impl Policies {
     pub fn max_attempts(&self, job: &Job) -> u32 {
         let asked = job.options.as_ref().and_then(|options| options.max_attempts);
         asked.unwrap_or(self.of(&job.job_type).max_attempts)
+    }
+
+    /// The run of a job that has no record yet, waiting since `enqueued_at`.
+    pub fn new_run(&self, job: &Job, payload: &[u8], enqueued_at: Timestamp) -> Run {
+        let mut run = Run::new(job, self.max_attempts(job), enqueued_at);
+        run.search = self.searched(&job.job_type, payload);
+        run.keep_ms = run.keep_ms.or_else(|| self.of(&job.job_type).keep.map(whole_millis));
+        run
     }
 }

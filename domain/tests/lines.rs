@@ -316,6 +316,21 @@ fn a_line_outlasts_each_attempt_of_its_runs_and_a_day_of_waiting() {
     assert_eq!(writes, 4, "within a day");
 }
 
+/// Given a run that waits for others of its key, parked for a month each time, then its line is stored until it comes
+/// again, and again after that.
+#[test]
+fn a_line_outlasts_the_wait_of_a_parked_run() {
+    let (nobody, start, month) = (|_: &Member| false, Timestamp::from_millis(0), Duration::from_secs(30 * 86_400));
+    let mut line = Line::default().judge(&member(1), OnBusy::KeepNewest, 1, nobody).write.unwrap();
+    for months in 0..3 {
+        let now = start.plus(month * months);
+        let judged = line.judge(&member(2), OnBusy::KeepNewest, 1, nobody).kept(&line, now, month);
+        assert_eq!(judged.entry, Entry::Waits(member(1).run_id));
+        line = judged.write.expect("it is written again");
+        assert!(line.lasts(now.plus(month)) > Duration::ZERO, "{line:?}");
+    }
+}
+
 #[test]
 fn every_broken_rule_is_found() {
     for mutation in Mutation::ALL {

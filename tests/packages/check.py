@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 from longshore import ApiError, Client
+from longshore._client import addresses
 
 README, INTERPRETER, WORKER = sys.argv[1:]
 
@@ -47,6 +48,36 @@ def readme_runs():
         assert worker.wait(30) == 0
     finally:
         worker.kill()
+
+
+def ends_without_a_server():
+    """A worker in Python that has no connection yet, and goes on trying, ends at SIGTERM."""
+    environment = {**os.environ, "NATS_URL": "127.0.0.1:1", "NOTES": os.devnull}
+    process = subprocess.Popen([INTERPRETER, WORKER], env=environment, stdout=subprocess.PIPE, text=True)
+    Worker.started.append(process)
+    next(line for line in process.stdout if "encountered error" in line)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+async def steps_while_nobody_can_say(nats):
+    """A node that knows nothing of a step for a while is asked until it does."""
+    said, refusals = asyncio.Queue(), 5
+    await nats.subscribe("check.steps", cb=said.put)
+    headers = {"Longshore-Run-Id": "steps", "Longshore-Attempt": "2", "Content-Type": "application/json"}
+    await nats.publish("longshore.work.default.t.steps", b"1", reply="check.steps", headers=headers)
+    while True:
+        heard = await asyncio.wait_for(said.get(), 30)
+        word = (heard.headers or {}).get("Longshore-Signal")
+        if word is None:
+            assert heard.data == b'{"n": 1}' or heard.data == b'{"n":1}', heard
+            return
+        answer = {"Longshore-Cancel": "false"}
+        if word == "step-get" and refusals:
+            refusals -= 1
+            answer["Nats-Service-Error-Code"] = "503"
+        if heard.reply:
+            await nats.publish(heard.reply, b"{}", headers=answer)
 
 
 async def first(events, wanted):
@@ -111,6 +142,8 @@ async def main():
         assert (record["state"], record["attempt"], record["result"]) == ("completed", 2, {"n": 1}), record
         assert noted().count("charged") == 1 and [step["name"] for step in record["steps"]] == ["charge"], record
 
+        steps = asyncio.ensure_future(steps_while_nobody_can_say(client.connection))
+
         # The worker announces a heartbeat shorter than this takes, and the loop is free: it keeps the job.
         record = await ended("t.long")
         assert (record["state"], record["attempt"]) == ("completed", 1), record
@@ -158,6 +191,8 @@ async def main():
         except ApiError as error:
             assert error.code == 404, error
 
+        await steps
+
         # SIGTERM: the job that runs is finished, and one that waits for its slot goes back at once.
         holder = await client.submit("t.wait")
         await asyncio.wait_for(until("waits", 4), 30)
@@ -189,8 +224,12 @@ async def main():
     print("all checked")
 
 
+full = ["nats://a:4222", "nats://b:5", "tls://u:p@c:4222", "nats://[::1]:4222"]
+assert addresses("a, b:5,tls://u:p@c/,nats://[::1]") == full and addresses(full) == full
 readme_runs()
 try:
+    if WORKER.endswith(".py"):
+        ends_without_a_server()
     asyncio.run(main())
 finally:
     for process in Worker.started:

@@ -1,11 +1,11 @@
 // The handlers that check.py asks for, by the Node package.
 import assert from 'node:assert';
-import { appendFileSync } from 'node:fs';
+import { appendFileSync, existsSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Client, Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
 
-const worker = new Worker({ heartbeat: 2.5 });
+const worker = new Worker({ heartbeat: Number(process.env.HEARTBEAT ?? 2.5) });
 const snoozed = new Set();
 const note = (word) => appendFileSync(process.env.NOTES, `${word}\n`);
 const language = (_payload, ctx) => {
@@ -86,6 +86,12 @@ worker
   })
   .handler('t.node', { slots: 4 }, language)
   .handler('t.shared', { slots: 4 }, language)
+  .handler('t.node.away', { slots: 4 }, async ({ go }) => {
+    note('away');
+    while (!existsSync(go)) await sleep(20);
+    note('ended');
+    return 'x'.repeat(700_000);
+  })
   .before((ctx) => ctx.type === 't.echo' && note('before'))
   .after(async (ctx) => ctx.type === 't.echo' && note('after'))
   .onError(() => note('on_error'));

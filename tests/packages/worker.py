@@ -7,7 +7,7 @@ import time
 
 from longshore import Client, Detach, Permanent, Retry, Snooze, Worker
 
-worker = Worker(heartbeat=2.5)
+worker = Worker(heartbeat=float(os.environ.get("HEARTBEAT", 2.5)))
 snoozed = set()
 elsewhere = set()
 
@@ -120,6 +120,15 @@ async def wait(payload, ctx):
 def language(payload, ctx):
     note(f"python {ctx.run_id}")
     return "python"
+
+
+@worker.handler("t.python.away", slots=4)
+async def away(payload, ctx):
+    note("away")
+    while not os.path.exists(payload["go"]):
+        await asyncio.sleep(0.02)
+    note("ended")
+    return "x" * 700_000
 
 
 @worker.before

@@ -56,7 +56,13 @@ struct Pass {
 #[derive(Default)]
 struct Many {
     cancelled: usize,
-    failed: Vec<Failed>,
+    failures: Outcome,
+}
+
+impl Many {
+    fn outcome(self, more: bool) -> Outcome {
+        Outcome { done: self.cancelled as u64, more, ..self.failures }
+    }
 }
 
 /// Cancels the runs that fit: those that wait first.
@@ -88,14 +94,14 @@ async fn cancel_those<P: FilterPorts>(
     for number in 0..LOOKS {
         let before = many.cancelled;
         let pass = if number == 0 { first } else { others };
-        many.failed.clear(); // met again
+        many.failures = Outcome::default(); // met again
         let more = page_through(ports, filter, limit, pass, &mut many).await?;
         let is_last = ports.server().is_last_pass(number, many.cancelled > before);
         if more || pass.only_counts || is_last {
-            return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
+            return Ok(many.outcome(more));
         }
     }
-    Ok(Outcome::new(many.cancelled as u64, many.failed, true))
+    Ok(many.outcome(true))
 }
 
 /// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
@@ -139,7 +145,7 @@ async fn page_through<P: FilterPorts>(
                         Ok(None) => {}
                         // It ended by itself in the meantime.
                         Err(error) if error.error == Code::WrongState.as_str() => {}
-                        Err(error) => many.failed.push(Failed { error: error.message, run_id: run }),
+                        Err(error) => many.failures.add(Failed { error: error.message, run_id: run }),
                     }
                 }
             }

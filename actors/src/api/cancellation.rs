@@ -18,7 +18,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header;
 use longshore_domain::publication::Carrier;
-use longshore_domain::run::{EndLog, Wait};
+use longshore_domain::run::{EndLog, Holding, Wait};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, QueueLane, Run, RunId, RunState, Tenant};
 
@@ -26,6 +26,7 @@ use crate::api::filter::RunFilter;
 use crate::attempt::keys::{self, line};
 use crate::commit::follow_up::note_logged;
 use crate::commit::keys::{give_back, key_given_back, leave_key};
+use crate::ports::encode::Destination as _;
 use crate::ports::{CancelPorts, InLane, Rules as _, RunPorts, Server as _};
 use crate::runtime::fail_point;
 use crate::runtime::log_run::{About, log_run};
@@ -258,6 +259,7 @@ async fn may_take_over<P: CancelPorts>(ports: &P, before: &Run, job: Option<&Job
 async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<WaitingMessage>, ApiError> {
     let place = match before.state.wait() {
         Some(_) => return found_at(ports, place_of_wait(before), before).await,
+        None if before.state == RunState::Enqueued && before.has_started() => return put_back(ports, before).await,
         None if !before.is_unseen() => return Ok(None),
         None => Source::Lane(before.queue.clone(), before.priority.into()),
     };
@@ -270,6 +272,15 @@ async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<Wa
         }
         _ => found_at(ports, place, before).await,
     }
+}
+
+/// The message of a run that its node has put back, as it drained: the one that carried it is in its lane again.
+async fn put_back<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<WaitingMessage>, ApiError> {
+    let Some(Holding { message, .. }) = &before.held_by else { return Ok(None) };
+    let Some((queue, lane)) = ports.server().names().read_lane_stream(&message.stream) else { return Ok(None) };
+    let is_there = !ports.has_no_message(before).await?;
+    let (place, sequence) = (Source::Lane(queue, lane), message.sequence);
+    Ok(is_there.then_some(WaitingMessage { place, sequence, job: None, trace: None }))
 }
 
 /// Where the message of a run waits that waits outside of its lane.

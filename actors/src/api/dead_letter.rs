@@ -12,16 +12,17 @@ use longshore_backbone::Headers;
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::poison::HEADERS_BASE64;
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::wire::header;
+use longshore_backbone::wire::header::{self, then};
 use longshore_domain::admission;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::DeadLetterVerdict;
 use longshore_domain::run::whole_millis;
-use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, RunState, Tenant};
+use longshore_domain::{ErrorKind, Job, JobOptions, JobType, Priority, Queue, Run, RunState, Tenant};
 
 use crate::api::cancellation::{forget_steps, job_of};
 use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
+use crate::commit::chain;
 use crate::ports::{DeadLetterPorts, Rules as _, Server as _};
 use crate::runtime::fail_point;
 use crate::runtime::log_run::{About, log_run};
@@ -102,10 +103,15 @@ pub(crate) async fn one<P: DeadLetterPorts>(
         let (run, mut did) = match (verdict, run) {
             (DeadLetterVerdict::Stands, run) => {
                 let run = run.unwrap_or_else(|| dead_letter.run.clone());
-                if matches!(action, Action::Replay(_)) {
-                    must_have_its_key(ports, &run, &dead_letter).await?;
+                if let Action::Replay(change) = action {
+                    let job = job_of(&run, &changed_headers(&dead_letter, change));
+                    must_have_its_key(ports, &run, &job).await?;
+                    if is_invalid(&run) {
+                        let undeclared = chain::undeclared(ports, &job).await.map_err(|error| error.with_causes())?;
+                        undeclared.map_or(Ok(()), Err)?;
+                    }
                 }
-                let Some(run) = decide(ports, run, expected, action).await? else { continue };
+                let Some(run) = decide(ports, run, expected, &dead_letter, action).await? else { continue };
                 (run, true)
             }
             (DeadLetterVerdict::Replayed, Some(run)) => (run, true),
@@ -151,13 +157,9 @@ fn read_too_early<P: DeadLetterPorts>(ports: &P, dead_letter: &StoredDeadLetter)
     "the record does not know of its end yet; try again".to_owned()
 }
 
-/// A replayed run needs its key, if its scope freed that when it died.
-async fn must_have_its_key<P: DeadLetterPorts>(
-    ports: &P,
-    run: &Run,
-    dead_letter: &StoredDeadLetter,
-) -> Result<(), String> {
-    match keys::other_holder(ports, &job_of(run, &dead_letter.headers)).await.map_err(|error| error.with_causes())? {
+/// A replayed run needs its key, if it may be without it since it died or before.
+async fn must_have_its_key<P: DeadLetterPorts>(ports: &P, run: &Run, job: &Job) -> Result<(), String> {
+    match keys::other_holder(ports, job, run).await.map_err(|error| error.with_causes())? {
         None => Ok(()),
         Some(other) => {
             Err(format!("its idempotency key belongs to run {other} by now: replay it once the key is free"))
@@ -183,9 +185,12 @@ fn can_be_replayed(policies: &Policies, dead_letter: &StoredDeadLetter, change: 
     }
     match &run.error {
         Some(error) if error.kind == ErrorKind::Invalid && admission::was_refused(&error.message) => {
-            admit(policies, dead_letter, change).map_err(|refusal| format!("it is still refused: {refusal}"))
+            take(policies, dead_letter, change).map_err(|refusal| format!("it is still refused: {refusal}"))
         }
-        Some(error) if error.kind == ErrorKind::Invalid => is_mended(dead_letter, change, &error.message),
+        Some(error) if error.kind == ErrorKind::Invalid => {
+            is_mended(dead_letter, change, &error.message)?;
+            take(policies, dead_letter, change)
+        }
         // What was taken once is taken again, as long as it is the same.
         _ => {
             if change.payload.is_some() {
@@ -200,10 +205,19 @@ fn can_be_replayed(policies: &Policies, dead_letter: &StoredDeadLetter, change: 
 /// Whether the job is taken as it would be replayed.
 fn admit(policies: &Policies, dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Result<(), String> {
     let payload = change.payload.as_ref().unwrap_or(&dead_letter.payload);
-    let options = header::read_job(&changed_headers(dead_letter, change)).ok().and_then(|read| read.options);
+    let options = changed_options(dead_letter, change);
     let version = options.as_ref().and_then(|options| options.schema_version.as_deref());
     let (tenant, job_type) = (&dead_letter.run.tenant, &dead_letter.run.job_type);
     admission::admit(policies, tenant, job_type, version, payload).map_err(|refusal| refusal.to_string())
+}
+
+/// The same of a job that was never taken before, with those that are to follow it.
+fn take(policies: &Policies, dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Result<(), String> {
+    admit(policies, dead_letter, change)?;
+    match changed_options(dead_letter, change).and_then(|options| options.then) {
+        Some(then) => chain::check_header(policies, &dead_letter.run.tenant, &then.job),
+        None => Ok(()),
+    }
 }
 
 /// A job that could not be read is invalid again, unless the changes mend it.
@@ -233,20 +247,27 @@ async fn decide<P: DeadLetterPorts>(
     ports: &P,
     mut run: Run,
     expected: u64,
+    dead_letter: &StoredDeadLetter,
     action: &Action,
 ) -> Result<Option<Run>, String> {
     match action {
         Action::Replay(change) => {
+            let mut options = change.options.clone();
+            if is_invalid(&run) {
+                // None of them could be read until now.
+                options = changed_options(dead_letter, change);
+                run.then = options.as_ref().and_then(|options| options.then.as_ref()).map(|then| then.job_type.clone());
+            }
             run.replay(ports.now());
             run.queue = change.queue.clone().unwrap_or(run.queue);
             run.priority = change.priority.unwrap_or(run.priority);
             if let Some(payload) = &change.payload {
                 run.search = ports.policies().searched(&run.job_type, payload);
             }
-            if let Some(options) = &change.options {
+            if let Some(options) = options {
                 run.max_attempts = options.max_attempts.unwrap_or(run.max_attempts);
                 run.keep_ms = options.keep.map(whole_millis).or(run.keep_ms);
-                run.tags = if options.tags.is_empty() { run.tags } else { options.tags.clone() };
+                run.tags = if options.tags.is_empty() { run.tags } else { options.tags };
             }
         }
         Action::Discard => run.discard(ports.now()),
@@ -268,10 +289,21 @@ async fn decide<P: DeadLetterPorts>(
     }
 }
 
-/// The dead letter's headers for another round, with the changes.
+/// Whether a run died because its job could not be read.
+fn is_invalid(dead: &Run) -> bool {
+    dead.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid)
+}
+
+/// The job options in those headers.
+fn changed_options(dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Option<Box<JobOptions>> {
+    header::read_job(&changed_headers(dead_letter, change)).ok()?.options
+}
+
+/// The dead letter's headers for another round, with the changes. What follows a run was decided as it began.
 fn changed_headers(dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Headers {
     let mut original = header::for_replay(&dead_letter.headers);
-    for (name, value) in &change.headers {
+    let may_change = |name: &str| is_invalid(&dead_letter.run) || !name.eq_ignore_ascii_case(then::NAME);
+    for (name, value) in change.headers.iter().filter(|(name, _)| may_change(name)) {
         original = header::without(&original, name);
         if let Some(value) = value {
             original.insert(name.as_str(), value.as_str());

@@ -22,8 +22,9 @@ use crate::runtime::now;
 
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
-/// Dead letters that one call groups; the next call goes on from the cursor.
+/// Dead letters that one call groups, and into how many groups; the next call goes on from the cursor.
 const GROUPED: usize = 100_000;
+const GROUPS: usize = 1_000;
 
 pub(crate) fn subject(api: &Api, filter: &RunFilter) -> String {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
@@ -105,6 +106,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Answered
     let (mut entries, mut from) = (Vec::new(), Some(filter::cursor(asked.cursor.as_deref())?));
     let subject = subject(api, &filter);
     while let Some(at) = from {
+        let _room = api.pages.acquire().await;
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         from = page.next;
         let mut inspected = those_that_stand(api, &filter, page.messages);
@@ -193,14 +195,17 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Answ
     let (subject, now) = (subject(api, &filter), now());
     let (mut groups, mut seen, mut from) =
         (BTreeMap::<String, Group>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
-    while let Some(at) = from.filter(|_| seen < GROUPED) {
+    'pages: while let Some(at) = from.filter(|_| seen < GROUPED) {
+        let _room = api.pages.acquire().await;
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         seen += page.messages.len();
         from = page.next;
         let mut inspected = those_that_stand(api, &filter, page.messages);
         while let Some(dead_letter) = inspected.next().await {
-            if let Some((_, run)) = dead_letter? {
-                count(&mut groups, run, now);
+            let Some((dead_letter, run)) = dead_letter? else { continue };
+            if !count(&mut groups, run, now) {
+                from = Some(dead_letter.sequence);
+                break 'pages;
             }
         }
     }
@@ -210,9 +215,13 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Answ
     Ok(Encoded::of(&Groups { cursor: from.map(|next| next.to_string()), groups }))
 }
 
-fn count(groups: &mut BTreeMap<String, Group>, run: Run, now: Timestamp) {
+/// Counts a run; false: it is of one more group than one call has.
+fn count(groups: &mut BTreeMap<String, Group>, run: Run, now: Timestamp) -> bool {
     let at = run.state.ended_at().unwrap_or(run.origin);
     let (kind, pattern, fingerprint) = mark(&run);
+    if groups.len() >= GROUPS && !groups.contains_key(&fingerprint) {
+        return false;
+    }
     let group = groups.entry(fingerprint).or_insert_with_key(|fingerprint| {
         let error = run.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
         Group {
@@ -234,6 +243,7 @@ fn count(groups: &mut BTreeMap<String, Group>, run: Run, now: Timestamp) {
     if let Some(hour) = group.hours.iter_mut().rev().nth(ago) {
         *hour += 1;
     }
+    true
 }
 
 #[cfg(test)]

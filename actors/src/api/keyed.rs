@@ -185,9 +185,13 @@ async fn is_taken<P: SubmitPorts + WaitingPorts>(
     let state = match record {
         Some(record) => submission::mark_found(ports, record).await?,
         // The run's record is gone before its claim. Only completed runs may be kept for shorter than a claim, so it
-        // has completed. If it was claimed a moment ago, its record is only just being written.
+        // has completed. If it was claimed a moment ago, its record is only just being written; if its node died before
+        // that, its job waits in its lane.
         None if ports.now().since(found.at) < ports.lease() => RunState::Enqueued,
-        None => RunState::Completed,
+        None => match ports.waiting(tenant, &run_id).await? {
+            Some(_) => RunState::Enqueued,
+            None => RunState::Completed,
+        },
     };
     Ok(answer(&run_id, state, true))
 }

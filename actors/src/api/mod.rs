@@ -54,6 +54,7 @@ use longshore_backbone::Backbone;
 use longshore_backbone::wire::api::{ApiError, Encoded};
 use longshore_domain::policy::Policies;
 
+use crate::api::wait_permits::WaitPermits;
 use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::audit::Audit;
@@ -75,6 +76,9 @@ use crate::settings::WebhookSettings;
 use crate::trace::Tracer;
 
 pub(crate) type Answered<T> = Result<Encoded<T>, ApiError>;
+
+/// Pages of messages that the lists of a node hold at once.
+pub(crate) const PAGES: usize = 16;
 
 /// What the endpoints use. They start no job and hold no lease.
 #[derive(Clone)]
@@ -98,6 +102,10 @@ pub(crate) struct Api {
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<BreakerMessage>,
     pub(crate) audit: Arc<Audit>,
+    /// How many calls work at a rate that their clients chose.
+    pub(crate) paced: Arc<WaitPermits>,
+    /// Room for [`PAGES`] pages, each of some MiB.
+    pub(crate) pages: Arc<tokio::sync::Semaphore>,
     /// How webhooks are delivered, if this node can call anybody.
     pub(crate) webhooks: Option<WebhookSettings>,
     /// Takes the spans of submissions and replays, if the node writes traces.

@@ -64,8 +64,10 @@ pub(crate) async fn resume(api: &Api, ResumeRequest { queue, job_type }: ResumeR
     let of = which(api, queue, job_type).await?;
     let stored = write(api, &SettingKey::Pause(of.clone()), None, |_| false).await?;
     let before = stored.before.and_then(|before| if let Setting::Pause(pause) = before { Some(pause) } else { None });
-    if before.is_some() {
+    if stored.earlier.is_none() {
         announce(api, stored.revision).await?;
+    }
+    if before.is_some() {
         resumed(&api.system_events, &of, "order").await;
     }
     Ok(Encoded::of(&status(of, before, false)))
@@ -102,7 +104,8 @@ async fn which(api: &Api, queue: Option<Queue>, job_type: Option<JobType>) -> Re
     PauseOf::of(queue, job_type).ok_or_else(|| ApiError::malformed("queue or type: one of them is needed"))
 }
 
-/// Sets a setting, or removes it, unless that is so already, or what is stored says the same.
+/// Sets a setting, or removes it, unless that is so already, or what is stored says the same. That it is removed is
+/// written also where nothing is stored: nodes remember what they read of a bucket that is gone.
 pub(super) async fn write(
     api: &Api,
     key: &SettingKey,
@@ -120,12 +123,13 @@ pub(super) async fn write(
                     Some(found) => (found.setting, found.revision, Some(found.at)),
                     None => (None, 0, None),
                 };
-                let ours = first.is_some() && before == wanted;
+                let is_said = wanted.is_some() || revision > 0;
+                let ours = first.is_some() && is_said && before == wanted;
                 let before_us = first.get_or_insert_with(|| before.clone()).clone();
                 if ours {
                     return Ok(Stored { before: before_us, revision, earlier: None });
                 }
-                if before == wanted || before.as_ref().is_some_and(&says_the_same) {
+                if is_said && (before == wanted || before.as_ref().is_some_and(&says_the_same)) {
                     return Ok(Stored { before, revision, earlier: at });
                 }
                 match store.write(key, wanted.as_ref(), revision).await {

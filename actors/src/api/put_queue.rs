@@ -37,7 +37,11 @@ pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Answered<QueuePut>
         );
         return Err(ApiError::new(Code::WrongState, message));
     }
-    api.backbone.declare(&queue, DECLARED_WITHIN).await?;
+    // Nodes that serve it may still hold jobs of lanes that were deleted.
+    let is_known = known.contains_key(&queue) || api.policies.queues.contains_key(&queue);
+    let serves = |node: &Presence| node.queues.contains_key(queue.as_str());
+    let again = is_known || api.backbone.nodes().present(now()).await?.iter().any(serves);
+    api.backbone.declare(&queue, again, DECLARED_WITHIN).await?;
     let key = SettingKey::Queue(queue.clone());
     let stored = write(api, &key, Some(Setting::Queue(wanted.clone())), |_| false).await?;
     let until = Instant::now() + SERVED_WITHIN;

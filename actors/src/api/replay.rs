@@ -9,7 +9,7 @@ use longshore_backbone::Headers;
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{
-    self, ApiError, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
+    self, ApiError, Code, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
 };
 use longshore_backbone::wire::header;
 use longshore_domain::{Priority, Queue};
@@ -67,6 +67,11 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
             headers.insert(name.as_str(), value.as_str());
         }
     }
+    let in_headers = header::size_of(&headers);
+    if in_headers > header::HEADERS_MAX {
+        let message = format!("set.headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
+        return Err(ApiError::new(Code::TooLarge, message));
+    }
     let read = header::read_job(&headers).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
     let is_settled = |name: &str| SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name));
     if let Some((name, _)) = set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)) {
@@ -97,6 +102,7 @@ async fn attend(
         None => None,
     };
     let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
+    let pause = pause.filter(|_| !dry_run);
     let work_on = |dead_letter: StoredDeadLetter| async move {
         let run_id = dead_letter.run.run_id.clone();
         let result = if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
@@ -106,38 +112,40 @@ async fn attend(
         Chosen::One(tenant, run_id) => {
             let (dead_letter, _) = dead_letters::find(api, &tenant, &run_id).await?;
             return Ok(match work_on(dead_letter).await {
-                Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
-                Err(failed) => Outcome::new(0, vec![failed], false),
+                Ok(done) => Outcome { done: u64::from(done), ..Outcome::default() },
+                Err(failed) => Outcome { failed: vec![failed], ..Outcome::default() },
             });
         }
         Chosen::Those(filter) => filter,
     };
+    let _paced = pause.map(|_| api.paced.enter_paced(asker)).transpose()?;
     // A run that dies again meanwhile is not taken again.
     let (_, last) = api.backbone.sequences(&Source::DeadLetters).await?;
     let subject = dead_letters::subject(api, &filter);
-    let (mut done, mut failed, mut from) = (0, Vec::new(), Some(1));
+    let (mut outcome, mut from, mut next_at) = (Outcome::default(), Some(1), tokio::time::Instant::now());
     while let Some(at) = from.filter(|at| *at <= last) {
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         from = page.next;
         let messages = page.messages.into_iter().filter(|stored| stored.sequence <= last);
         let mut dead_letters = dead_letters::meant(api, &filter, messages).await?.into_iter().peekable();
         while dead_letters.peek().is_some() {
-            let room = limit.saturating_sub(done + failed.len() as u64);
+            let room = limit.saturating_sub(outcome.done + outcome.failures());
             if room == 0 {
-                return Ok(Outcome::new(done, failed, true));
+                return Ok(Outcome { more: true, ..outcome });
             }
             let at_once = if pause.is_some() { 1 } else { AT_ONCE };
             let some: Vec<StoredDeadLetter> =
                 dead_letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
-            let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
+            if let Some(pause) = pause {
+                // Before the next one: nothing follows the last.
+                tokio::time::sleep_until(next_at).await;
+                next_at = tokio::time::Instant::now() + pause;
+            }
             let each = some.into_iter().map(work_on);
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-            done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
-            failed.extend(results.into_iter().filter_map(Result::err));
-            if pause.is_some() && !dry_run {
-                tokio::time::sleep_until(next_at).await;
-            }
+            outcome.done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
+            results.into_iter().filter_map(Result::err).for_each(|failed| outcome.add(failed));
         }
     }
-    Ok(Outcome::new(done, failed, false))
+    Ok(outcome)
 }

@@ -98,7 +98,7 @@ async fn attend(
 async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
     let (_, last) = api.backbone.sequences(&Source::Schedules).await?;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
-    let (mut done, mut failed) = (0, Vec::new());
+    let mut outcome = Outcome::default();
     for subject in [schedules, retries] {
         let mut from = Some(1);
         while let Some(at) = from.filter(|at| *at <= last) {
@@ -107,9 +107,9 @@ async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change:
             let found = page.messages.into_iter().filter(|stored| stored.sequence <= last);
             let mut found = found.filter_map(|stored| filter::run_of(&stored)).peekable();
             while found.peek().is_some() {
-                let room = limit.saturating_sub(done);
+                let room = limit.saturating_sub(outcome.done);
                 if room == 0 {
-                    return Ok(Outcome::new(done, failed, true));
+                    return Ok(Outcome { more: true, ..outcome });
                 }
                 let some = found.by_ref().take(AT_ONCE.min(usize::try_from(room).unwrap_or(AT_ONCE)));
                 let each = some.map(|(tenant, run_id)| async move {
@@ -121,12 +121,12 @@ async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change:
                 });
                 let each: Vec<_> = each.collect();
                 let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-                done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
-                failed.extend(results.into_iter().filter_map(Result::err));
+                outcome.done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
+                results.into_iter().filter_map(Result::err).for_each(|failed| outcome.add(failed));
             }
         }
     }
-    Ok(Outcome::new(done, failed, false))
+    Ok(outcome)
 }
 
 /// Whether the run fits, and can be rescheduled.

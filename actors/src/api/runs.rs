@@ -143,10 +143,12 @@ pub(crate) async fn wait_for_end(
     let mut check_every = CHECK_EVERY;
     let mut published: Option<Encoded<Record>> = None;
     loop {
+        // The node takes a last look as it ends.
+        let is_last = api.lifecycle.leaving.is_cancelled();
         let found = find(api, tenant, run_id).await;
         let now = Instant::now();
         match found {
-            Err(error) if error.code < 500 || now >= until => return Err(error),
+            Err(error) if error.code < 500 || now >= until || is_last => return Err(error),
             // The servers may answer again before the time is over; that a value is unreadable stays.
             Err(_) => {}
             Ok(found) => {
@@ -160,6 +162,7 @@ pub(crate) async fn wait_for_end(
                         let duplicate_of = found.run.state.duplicate_of().cloned();
                         return Ok(Waited { record: shown(api, &found).await, duplicate_of });
                     }
+                    Some(_) if is_last => return Err(ApiError::unavailable("the node ends; ask again for the run")),
                     Some(_) => {}
                     None => {
                         // Perhaps the end was published before this wait listened.
@@ -173,9 +176,14 @@ pub(crate) async fn wait_for_end(
         }
         let check_at = (now + check_every).min(until);
         check_every = (check_every * 2).min(MAX_CHECK_EVERY);
-        // Any event of the run, or time to poll.
-        if let Ok(Some(event)) = tokio::time::timeout_at(check_at, events.next()).await {
-            published = end_published(&api.policies, &event).or(published);
+        tokio::select! {
+            // Any event of the run, or time to poll.
+            event = tokio::time::timeout_at(check_at, events.next()) => {
+                if let Ok(Some(event)) = event {
+                    published = end_published(&api.policies, &event).or(published);
+                }
+            }
+            () = api.lifecycle.leaving.cancelled() => {}
         }
     }
 }

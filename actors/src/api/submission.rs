@@ -102,16 +102,22 @@ pub(super) async fn record_first<P: SubmitPorts>(
     due: Option<Timestamp>,
     claim: Option<OwnClaim>,
 ) -> Result<Submitted, ApiError> {
-    let mut run = new_run(ports, submission);
-    let found = match make_durable(ports, submission, &mut run, due).await? {
-        Written::Won(revision) => return mark(ports, submission, run, revision, claim).await,
-        // The record is not ours: there is another run with that id.
-        Written::Lost(None) if due.is_some() => {
-            ports.server().read_record(&submission.job.tenant, &submission.job.run_id).await?
+    // Twice: the record of an earlier run of that id may go away just after it was in the way.
+    for _ in 0..2 {
+        let mut run = new_run(ports, submission);
+        let found = match make_durable(ports, submission, &mut run, due).await? {
+            Written::Won(revision) => return mark(ports, submission, run, revision, claim).await,
+            // The record is not ours: there is another run with that id.
+            Written::Lost(None) if due.is_some() => {
+                ports.server().read_record(&submission.job.tenant, &submission.job.run_id).await?
+            }
+            Written::Lost(found) => found.map(|found| *found),
+        };
+        if let Some(found) = found {
+            return found_before(ports, submission, found, claim).await;
         }
-        Written::Lost(found) => found.map(|found| *found),
-    };
-    found_before(ports, submission, found.ok_or_else(changes)?, claim).await
+    }
+    Err(changes())
 }
 
 /// Stores the record of a new run, and its job or schedule. What came before a record with a schedule is not read.
@@ -136,8 +142,7 @@ pub(super) async fn make_durable<P: SubmitPorts>(
 /// The run of a submission as it is before anything is stored.
 pub(super) fn new_run<P: SubmitPorts>(ports: &P, submission: &Submission) -> Run {
     let job = &submission.job;
-    let mut run = Run::new(job, ports.max_attempts(job), ports.now());
-    run.search = ports.policies().searched(&job.job_type, &submission.payload);
+    let mut run = ports.policies().new_run(job, &submission.payload, ports.now());
     run.seal = ports.seal();
     ports.sign(&mut run);
     run.trace_id = trace::context::id_in(Some(&submission.headers));

@@ -1,5 +1,6 @@
 //! Limits how many callers may wait for runs' ends. Each wait keeps a subscription and a task, so waits are bounded,
-//! for each tenant and for the node.
+//! for each tenant and for the node. So are calls that work slowly, at a rate: each keeps one of the node's places for
+//! requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,12 +9,33 @@ use longshore_backbone::wire::api::{ApiError, Code};
 
 use crate::runtime::Unpoisoned as _;
 
-const MAX_PER_TENANT: usize = 1_024;
-const MAX_PER_NODE: usize = 16_384;
 /// When the caller may try again.
 const COME_AGAIN_MS: u64 = 1_000;
 
-/// How many wait of each tenant.
+/// How many calls of a kind there may be.
+struct Bounds {
+    per_tenant: usize,
+    per_node: usize,
+    what: &'static str,
+    /// What to do instead.
+    hint: &'static str,
+}
+
+const WAITS: Bounds = Bounds {
+    per_tenant: 1_024,
+    per_node: 16_384,
+    what: "waits for runs",
+    hint: "follow the run's events instead: that takes no place on a node",
+};
+/// Half of a node's places for requests stay free of them.
+const PACED: Bounds = Bounds {
+    per_tenant: 16,
+    per_node: 512,
+    what: "calls with rate_per_s",
+    hint: "wait for one of them, or call at a higher rate",
+};
+
+/// How many wait of each tenant, or work at a rate.
 #[derive(Debug, Default)]
 pub(crate) struct WaitPermits(Mutex<HashMap<String, usize>>);
 
@@ -30,18 +52,30 @@ impl WaitPermits {
     /// # Errors
     /// 429 if the tenant has too many already, 503 if the node has.
     pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
+        self.take(tenant, &WAITS)
+    }
+
+    /// Adds a call that works at the rate that its client wants.
+    ///
+    /// # Errors
+    /// As of [`enter`](Self::enter).
+    pub(crate) fn enter_paced(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
+        self.take(tenant, &PACED)
+    }
+
+    fn take(self: &Arc<Self>, tenant: &str, bounds: &Bounds) -> Result<WaitPermit, ApiError> {
+        let Bounds { per_tenant, per_node, what, hint } = *bounds;
         let mut by_tenant = self.0.lock().unpoisoned();
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
-            ..ApiError::new(code, format!("{whose}: {max} waits for runs on this node already"))
-                .hint("follow the run's events instead: that takes no place on a node")
+            ..ApiError::new(code, format!("{whose}: {max} {what} on this node already")).hint(hint)
         };
-        if own >= MAX_PER_TENANT {
-            return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), MAX_PER_TENANT));
+        if own >= per_tenant {
+            return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), per_tenant));
         }
-        if all >= MAX_PER_NODE {
-            return Err(refused(Code::Unavailable, "all tenants together", MAX_PER_NODE));
+        if all >= per_node {
+            return Err(refused(Code::Unavailable, "all tenants together", per_node));
         }
         by_tenant.insert(tenant.to_owned(), own + 1);
         Ok(WaitPermit { waits: Arc::clone(self), tenant: tenant.to_owned() })
@@ -67,16 +101,31 @@ mod tests {
     #[test]
     fn one_tenant_cannot_take_all_waits() {
         let waits = Arc::new(WaitPermits::default());
-        let mut own: Vec<_> = (0..MAX_PER_TENANT).map(|_| waits.enter("acme").unwrap()).collect();
+        let mut own: Vec<_> = (0..WAITS.per_tenant).map(|_| waits.enter("acme").unwrap()).collect();
         let refused = waits.enter("acme").unwrap_err();
         assert_eq!((refused.code, refused.retry_after_ms), (429, Some(COME_AGAIN_MS)));
         let others =
-            (0..MAX_PER_NODE - MAX_PER_TENANT).map(|number| waits.enter(&format!("t{}", number % 100)).unwrap());
+            (0..WAITS.per_node - WAITS.per_tenant).map(|number| waits.enter(&format!("t{}", number % 100)).unwrap());
         let others: Vec<_> = others.collect();
         assert_eq!(waits.enter("one-more").unwrap_err().code, 503);
         own.pop();
         assert!(waits.enter("acme").is_ok());
         drop((own, others));
         assert!(waits.0.lock().unwrap().is_empty(), "tenants without waits are forgotten");
+    }
+
+    #[test]
+    fn one_tenant_cannot_take_all_places_by_slow_calls() {
+        let paced = Arc::new(WaitPermits::default());
+        let enter = |number: usize| paced.enter_paced(&format!("t{number}"));
+        let own: Vec<_> = (0..PACED.per_tenant).map(|_| enter(0).unwrap()).collect();
+        let refused = enter(0).unwrap_err();
+        let says = "tenant t0: 16 calls with rate_per_s on this node already";
+        assert_eq!((refused.code, refused.message.as_str()), (429, says));
+        let others = (PACED.per_tenant..PACED.per_node).map(|number| enter(1 + number % 100).unwrap());
+        let others: Vec<_> = others.collect();
+        assert_eq!(enter(200).unwrap_err().code, 503);
+        drop((own, others));
+        assert!(enter(0).is_ok());
     }
 }

@@ -22,6 +22,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header::names;
 use longshore_domain::{Priority, Queue, QueueLane, Run, RunId, RunState, Tenant, Timestamp};
+use tokio::sync::SemaphorePermit;
 
 use crate::api::filter::{self, RunFilter};
 use crate::api::{Api, dead_letters};
@@ -77,6 +78,8 @@ pub(crate) struct Walk<'a> {
     top: u64,
     began: Timestamp,
     backwards: Option<Backwards>,
+    /// For the step that was taken last.
+    room: Option<SemaphorePermit<'a>>,
     /// Messages that were read.
     pub(crate) inspected: usize,
     /// When the last of them was stored.
@@ -104,6 +107,7 @@ impl<'a> Walk<'a> {
             top: 0,
             began: now(),
             backwards: None,
+            room: None,
             inspected: 0,
             searched_until: None,
             unreadable: 0,
@@ -130,6 +134,8 @@ impl<'a> Walk<'a> {
     /// Takes a step: the runs that fit among some messages, in the order of the walk. There may be none.
     pub(crate) async fn step(&mut self) -> Result<Vec<Seen>, ApiError> {
         let Some(leg) = self.legs.front().cloned() else { return Ok(Vec::new()) };
+        drop(self.room.take());
+        self.room = self.api.pages.acquire().await.ok();
         match leg {
             Leg::Records => self.records().await,
             Leg::DeadLetters => self.dead_letters().await,

@@ -152,8 +152,7 @@ impl Assignment {
 
     /// Its run as if it had a record, for those who ask what waits.
     pub(crate) fn waiting_run(&self, policies: &Policies) -> Run {
-        let mut run = Run::new(&self.job, policies.max_attempts(&self.job), self.since);
-        run.search = policies.searched(&self.job.job_type, &self.payload.body);
+        let mut run = policies.new_run(&self.job, &self.payload.body, self.since);
         run.trace_id = self.payload.trace_id();
         run
     }

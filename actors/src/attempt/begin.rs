@@ -13,7 +13,6 @@ use longshore_backbone::wire::header;
 use longshore_domain::clearance::{JobFacts, clear};
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
-use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Run, fast_path};
 
@@ -264,7 +263,6 @@ fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
     let mut run = assignment.waiting_run(ports.policies());
     run.origin = assignment.arrival.holding.message.at;
     run.round = assignment.arrival.round;
-    run.keep_ms = run.keep_ms.or_else(|| ports.policy(&assignment.job).keep.map(whole_millis));
     run
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_backbone::control::PRESENCE_EVERY;
+use longshore_backbone::control::{PRESENCE_EVERY, Presence};
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_domain::Run;
 use longshore_domain::protocol::HolderStatus;
@@ -39,8 +39,11 @@ pub(crate) async fn ask<P: Ports>(ports: &P, run: &Run) -> HolderStatus {
 /// A node that does not answer has perhaps lost its connection for a moment: its last presence decides.
 async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> HolderStatus {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
+    // A start that is still to come was said by a clock that has been put back since, perhaps by this very process.
+    let is_another =
+        |presence: &Presence| Some(presence.started_at) > started_at && presence.started_at <= presence.seen_at;
     match ports.server().presence_of(node).await {
-        Ok(Some(presence)) if Some(presence.started_at) > started_at => HolderStatus::Gone,
+        Ok(Some(presence)) if is_another(&presence) => HolderStatus::Gone,
         // It counts as there until its next presence was due: it may have renewed leases after its last presence.
         Ok(presence) => HolderStatus::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {

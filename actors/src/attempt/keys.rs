@@ -77,13 +77,17 @@ impl Key<'_> {
 }
 
 /// Which key a job has to claim before this start, if any: just before its first, and before the first of a later round
-/// if it may have lost the key.
+/// if it may be without the key.
 fn key_to_claim<'j, P: RunPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<Key<'j>> {
-    let release_on = ports.policies().keys.release_on;
     key_of(ports, job).filter(|key| match run.round {
         1 => run.key_claimed_ms.is_none(),
-        _ => !run.has_started() && ports.server().is_claimed_again(key.unique, release_on),
+        _ => !run.has_started() && is_claimed_again(ports, key, run),
     })
+}
+
+/// Whether the next round of a run must claim its key first.
+fn is_claimed_again<P: RunPorts>(ports: &P, key: &Key<'_>, run: &Run) -> bool {
+    ports.server().is_claimed_again(run, key.unique, ports.policies().keys.release_on, ports.now())
 }
 
 /// Why a job that is about to start may not, for the sake of its keys.
@@ -454,11 +458,8 @@ pub(crate) async fn mark_published<P: RunPorts>(
 
 /// The run that has the key of a dead job, if the job needs its key to be replayed and another run has it. Nothing is
 /// certain before the job claims its key, just before it starts.
-pub(crate) async fn other_holder<P: RunPorts>(ports: &P, job: &Job) -> Result<Option<RunId>, Error> {
-    let release_on = ports.policies().keys.release_on;
-    let Some(key) = key_of(ports, job).filter(|key| ports.server().is_claimed_again(key.unique, release_on)) else {
-        return Ok(None);
-    };
+pub(crate) async fn other_holder<P: RunPorts>(ports: &P, job: &Job, run: &Run) -> Result<Option<RunId>, Error> {
+    let Some(key) = key_of(ports, job).filter(|key| is_claimed_again(ports, key, run)) else { return Ok(None) };
     let found = ports.server().read_claim(&job.tenant, key.text).await?;
     let Some(FoundClaim { claim, .. }) = found.filter(|found| found.claim.published) else { return Ok(None) };
     let holder = holder(ports, &job.tenant, &job.run_id, &claim).await?;

@@ -19,6 +19,7 @@ use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 use crate::attempt::announce::announce;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
+use crate::attempt::stop::STOPS_WITHIN;
 use crate::attempt::{clock, progress, steps};
 use crate::handlers::handler::Context;
 use crate::limits::concurrency::SlotPermit;
@@ -122,6 +123,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
             () = tokio::time::sleep_until(tokio::time::Instant::from_std(silence)) => {
                 match promised {
                     Some(promised) if announced => {
+                        stop(ports, context, call).await;
                         let silent = DurationText(promised);
                         return Outcome::failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
                     }
@@ -136,6 +138,12 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
             }
         }
     }
+}
+
+/// Has a silent handler stop, as it may be at work all the same. What it replies now comes too late.
+async fn stop(ports: &NodePorts, context: &Context, call: &mut Call) {
+    ports.caller.cancel(&context.job).await;
+    let _ = tokio::time::timeout(STOPS_WITHIN, &mut call.reply).await;
 }
 
 /// The outcome of an attempt by what came in reply; `announced`: its start is published.
@@ -157,6 +165,8 @@ async fn end_of(
             return Outcome::failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
         }
         Reply::Gone => {
+            // The handler itself may have another connection by now.
+            ports.caller.cancel(&context.job).await;
             let gone = "its handler is gone: the connection to NATS over which it got the job has ended";
             return Outcome::failed(ErrorKind::LeaseExpired, gone);
         }

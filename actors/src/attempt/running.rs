@@ -57,7 +57,7 @@ impl AttemptState {
 pub(crate) struct RunningAttempt {
     pub(crate) assignment: Box<Assignment>,
     pub(crate) attempt_state: AttemptState,
-    /// When the handler was called, and when it must be done.
+    /// When the handler was called, and when it must be done; `None`: it was not called yet, or is over.
     pub(crate) at_work: Option<(Instant, Instant)>,
     /// How many lines its handler wrote.
     pub(crate) logged: u32,

@@ -91,8 +91,9 @@ pub(super) async fn see_through(
     if matches!(end, End::NotOurs) {
         return end;
     }
-    // The attempt's end is written on the revision that this write leaves, so it waits for the write.
-    let owner = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
+    // A call that is still open gives its slots back by its time limit, which is forgotten next.
+    drop(work);
+    let owner = last_write(current, &mut claim).await;
     if lease.is_lost() {
         of_current(current, |running| {
             let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
@@ -100,6 +101,16 @@ pub(super) async fn see_through(
         });
     }
     stop::at_last(end, owner, lease.is_lost())
+}
+
+/// The result of the claim that is being written as the work ends: the attempt's end is written on the revision that it
+/// leaves, so it waits for that. Its handler is over, and is not to be taken for one that blocks its thread.
+pub(super) async fn last_write(current: &CurrentAttempt, claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
+    if claim.is_none() {
+        return Owner::Us;
+    }
+    of_current(current, |running| running.at_work = None);
+    in_flight(claim).await
 }
 
 /// The result of the claim that is being written; never resolves if there is none.

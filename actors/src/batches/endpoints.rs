@@ -1,13 +1,14 @@
 //! The endpoints of batches: created, shown, sealed and cancelled.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use longshore_backbone::batches::StoredBatch;
+use longshore_backbone::batches::{LASTS, StoredBatch};
 use longshore_backbone::wire::api::{
     ApiError, BatchState, BatchStatus, Batches, BatchesRequest, Code, CreateBatchRequest, Encoded, OneBatchRequest,
     RunRequest,
 };
-use longshore_domain::{BatchId, RunId, Tenant};
+use longshore_domain::{BatchId, DurationText, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing};
 use crate::api::{Answered, Api, cancellation, filter, intake};
@@ -48,8 +49,12 @@ pub(crate) async fn create(api: &Api, asker: &str, asked: CreateBatchRequest) ->
     if let Some(found) = found {
         return same(found, &stored);
     }
-    let all = api.backbone.batches(Some(&stored.batch.tenant), 0).await?;
-    if all.iter().filter(|(stored, _)| stored.batch.ended_at.is_none()).count() >= OF_TENANT {
+    // Its members are not stored for as long as it would wait for them. A client's clock may be a little ahead.
+    let latest = now().plus(LASTS).plus(Duration::from_secs(60));
+    if stored.batch.deadline.is_some_and(|deadline| deadline > latest) {
+        return Err(ApiError::malformed(format!("deadline: is more than {} ahead", DurationText(LASTS))));
+    }
+    if api.backbone.unfinished_batches(&stored.batch.tenant, OF_TENANT).await? >= OF_TENANT {
         return Err(ApiError::unavailable(format!("the tenant has {OF_TENANT} batches that have not ended")));
     }
     if api.backbone.write_batch(&stored, revision).await?.is_some() {
@@ -126,10 +131,29 @@ pub(crate) async fn awaited(api: &Api, asker: &str, asked: &RunRequest) -> Optio
 
 pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Answered<Batches> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
+    let limit = filter::page_size(asked.limit)?;
+    let from = asked.cursor.as_deref().map(position).transpose()?;
     let all = api.backbone.batches(tenant.as_ref(), 0).await?;
     let mut batches: Vec<BatchStatus> = all.into_iter().map(|(stored, _)| stored.batch).collect();
+    batches.retain(|batch| from.as_ref().is_none_or(|(tenant, id)| (&batch.tenant, &batch.id) >= (tenant, id)));
     batches.sort_unstable_by(|one, other| (&one.tenant, &one.id).cmp(&(&other.tenant, &other.id)));
-    Ok(Encoded::of(&Batches { batches }))
+    let (mut listed, mut bytes) = (Batches { batches: Vec::new(), cursor: None }, 0);
+    for batch in batches {
+        bytes += serde_json::to_vec(&batch).map_or(0, |text| text.len() + 1);
+        if listed.batches.len() == limit || bytes > api.backbone.max_payload() / 2 {
+            listed.cursor = Some(format!("{}.{}", batch.tenant, batch.id));
+            break;
+        }
+        listed.batches.push(batch);
+    }
+    Ok(Encoded::of(&listed))
+}
+
+/// Where a list goes on: the tenant and id of its next batch.
+fn position(cursor: &str) -> Result<(Tenant, BatchId), ApiError> {
+    let read = |(tenant, id)| Some((Tenant::parse(tenant).ok()?, BatchId::parse(id).ok()?));
+    let read = cursor.split_once('.').and_then(read);
+    read.ok_or_else(|| ApiError::malformed("cursor: is not a cursor of this endpoint"))
 }
 
 pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {

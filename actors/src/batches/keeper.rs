@@ -16,11 +16,12 @@ use longshore_backbone::Error;
 use longshore_backbone::batches::{Ended, Member, StoredBatch};
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, FailedMember, OnFailure};
-use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
+use longshore_domain::{BatchId, Queue, RunState, Tenant, Timestamp};
 
 use super::{completion, on_failure};
 use crate::api::{Api, intake};
 use crate::ports::batch::{ended, is_over, may_change, state, write};
+use crate::request::names;
 use crate::runtime::identity::is_first;
 use crate::runtime::supervision::LoopEnd;
 use crate::runtime::{fail_point, now};
@@ -181,7 +182,7 @@ impl OpenBatch {
                 return self.fail(api, because).await;
             }
             BatchState::Sealed if open.is_empty() => {
-                if !self.all_were_met(api).await? {
+                if self.is_held(api) || !self.all_were_met(api).await? {
                     return Ok(());
                 }
                 let failed = failed.into_iter().take(NAMED).collect();
@@ -199,8 +200,18 @@ impl OpenBatch {
         self.ask_for_records(api, &open).await
     }
 
+    /// Whether the queue of its job is paused. A backup pauses queues, and reads the lanes before the batches: it would
+    /// have a batch as completed without its job.
+    fn is_held(&self, api: &Api) -> bool {
+        let is_paused = |queue: &Queue| !api.run_time_settings.may_start_in(queue, Instant::now());
+        names(&self.stored.on_complete).is_ok_and(|(queue, ..)| is_paused(&queue))
+    }
+
     /// Submits the job of a batch, unless a member has joined until the batch was said to complete.
     async fn complete(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
+        if self.is_held(api) {
+            return Ok(());
+        }
         let Standing { open, counts, .. } = Standing::of(api, &self.stored).await?;
         if !open.is_empty() || Some(counts) != self.stored.batch.members {
             return self.write(api, BatchState::Sealed).await.map(drop);

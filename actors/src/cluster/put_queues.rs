@@ -104,7 +104,7 @@ impl PutQueuesPart {
             served.close(before);
         }
         let Some(policy) = wanted else { return };
-        if let Err(error) = ports.backbone.declare(queue, DECLARE_WITHIN).await {
+        if let Err(error) = ports.backbone.declare(queue, true, DECLARE_WITHIN).await {
             tracing::warn!(%queue, "the lanes of a queue that was put are not as they should be, trying again: {}", error.with_causes());
             return;
         }

@@ -2,8 +2,8 @@
 //!
 //! A node brings its streams into shape when it starts. What others do to them afterwards shows late or not at all: a
 //! job in a lane that drops its oldest messages is lost without a word. It looks at one stream at a time, at a steady
-//! pace, so that it costs the same however many queues there are; at the buckets of keys and of recurring schedules
-//! every five seconds.
+//! pace, so that it costs the same however many queues there are; at the buckets of keys, of recurring schedules and of
+//! steps every five seconds.
 //!
 //! A stream that was deleted is gone with its messages, and a person has to know. But jobs go on: a stream that decides
 //! nothing is made again, empty, once it has been missing for two seconds; the log, an event, the audit, a metric and
@@ -79,7 +79,7 @@ impl Watch {
     async fn take_turn(&mut self, turn: usize) {
         self.look(self.findings.turn(turn)).await;
         let names = self.part.watcher.backbone.names();
-        let buckets = ["concurrency", "control", "schedules"].map(|bucket| names.bucket_stream(bucket));
+        let buckets = ["concurrency", "control", "schedules", "checkpoints"].map(|bucket| names.bucket_stream(bucket));
         if let Some(number) = self.findings.bucket_turn(turn, &buckets) {
             self.look(number).await;
         }
@@ -94,19 +94,28 @@ impl Watch {
     /// The buckets that have no room for new keys, in words; in the log once a minute.
     fn short_of_room(&mut self) -> Vec<String> {
         let backbone = &self.part.watcher.backbone;
-        let (names, concurrency, control) = (backbone.names(), backbone.concurrency_space(), backbone.control_space());
+        let names = backbone.names();
         let all = [
             (
-                concurrency,
+                backbone.concurrency_space(),
                 "concurrency",
-                "of types that are ordered or have an on_busy",
-                "storage.concurrency_max_bytes",
+                "jobs of types that are ordered or have an on_busy wait until there is; raise \
+                 storage.concurrency_max_bytes",
             ),
-            (control, "control", "with other limit keys", "storage.control_max_bytes"),
+            (
+                backbone.control_space(),
+                "control",
+                "jobs with other limit keys wait until there is; raise storage.control_max_bytes",
+            ),
+            (
+                backbone.checkpoints_space(),
+                "checkpoints",
+                "new steps are refused until runs with steps have ended for good",
+            ),
         ];
-        let short = all.into_iter().filter(|(space, ..)| space.is_short()).map(|(_, bucket, whose, setting)| {
+        let short = all.into_iter().filter(|(space, ..)| space.is_short()).map(|(_, bucket, what)| {
             let bucket = names.bucket(bucket);
-            format!("bucket {bucket} has no room for more keys: jobs {whose} wait until there is; raise {setting}")
+            format!("bucket {bucket} has no room for more keys: {what}")
         });
         let short: Vec<String> = short.collect();
         self.part.watcher.metrics.key_buckets_full.set(i64::try_from(short.len()).unwrap_or(i64::MAX));

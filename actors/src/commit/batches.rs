@@ -13,6 +13,8 @@ use crate::commit::Commit;
 
 /// Maximum bytes of a batch: well below the server's default bound of 1 MiB on a message.
 const MAX_BYTES: usize = 384 * 1024;
+/// With more bytes than this on their way, what handlers say is left out: commits have bounds of their own.
+const FULL_AT: usize = 32 * 1024 * 1024;
 /// So many commits are worth a message of the log: with batches of 8, a job was measured to cost a fifth more.
 const WORTH_IT: usize = 64;
 /// A batch with fewer commits waits for so long, from its first line on. The next start waits for no batch.
@@ -22,6 +24,8 @@ const LINGER: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Batches {
     most_bytes: usize,
+    /// How many bytes of lines wait for their batch to go out.
+    bytes: usize,
     of: HashMap<Tenant, Queue>,
     /// Tenants whose next batch goes out now, if they have none in flight.
     ready: Vec<Tenant>,
@@ -55,7 +59,17 @@ impl Batches {
     /// For a server that takes messages of up to `max_payload` bytes.
     pub(crate) fn new(max_payload: usize) -> Self {
         let most_bytes = MAX_BYTES.min(max_payload / 2);
-        Self { most_bytes, of: HashMap::new(), ready: Vec::new(), due: VecDeque::new() }
+        Self { most_bytes, bytes: 0, of: HashMap::new(), ready: Vec::new(), due: VecDeque::new() }
+    }
+
+    /// The server takes messages of up to `max_payload` bytes by now.
+    pub(crate) fn fit(&mut self, max_payload: usize) {
+        self.most_bytes = MAX_BYTES.min(max_payload / 2);
+    }
+
+    /// Whether so much waits that only what must not be missed is to be added.
+    pub(crate) fn are_full(&self) -> bool {
+        self.bytes >= FULL_AT
     }
 
     /// Takes lines, each with its line break, and the commit that goes on once the last of them is in the log.
@@ -66,12 +80,11 @@ impl Batches {
         let Some(queue) = self.of.get_mut(tenant) else { return };
         // The lines of a commit stay together where they can: people read the log, too.
         let whole = parts[0].len() + parts[1].len();
+        self.bytes += whole;
         let mut together = whole.min(self.most_bytes);
         for mut lines in parts {
             while !lines.is_empty() {
-                let fits = lines.split_at_checked(self.most_bytes).map_or(lines.len(), |(first, _)| {
-                    first.iter().rposition(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1)
-                });
+                let fits = whole_lines(lines, self.most_bytes);
                 queue.last(fits.max(together), self.most_bytes).lines.extend_from_slice(&lines[..fits]);
                 lines = &lines[fits..];
                 together = 0;
@@ -115,11 +128,27 @@ impl Batches {
         let mut batches = Vec::new();
         for tenant in std::mem::take(&mut self.ready) {
             let Some(queue) = self.of.get_mut(&tenant).filter(|queue| !queue.in_flight) else { continue };
-            let Some(batch) = queue.open.pop_front() else { continue };
+            let Some(mut batch) = queue.open.pop_front() else { continue };
+            let fits = whole_lines(&batch.lines, self.most_bytes);
+            if fits < batch.lines.len() {
+                // It was filled when the server took more. Its commits go on with its last line.
+                let (lines, commits) = (batch.lines.split_off(fits), std::mem::take(&mut batch.commits));
+                queue.open.push_front(Batch { lines, due: None, commits });
+            }
+            self.bytes -= batch.lines.len();
             queue.in_flight = true;
             batches.push((tenant, batch));
         }
         batches
+    }
+
+    /// A tenant's batch was in flight and is not in the log, as its body is too large: it goes out again, in parts.
+    pub(crate) fn put_back(&mut self, tenant: Tenant, body: Bytes, batch: Batch) {
+        self.bytes += body.len();
+        let queue = self.of.entry(tenant.clone()).or_default();
+        queue.in_flight = false;
+        queue.open.push_front(Batch { lines: body.into(), due: None, commits: batch.commits });
+        self.ready.push(tenant);
     }
 
     /// A tenant's batch is in the log: its next one may go out.
@@ -154,6 +183,16 @@ impl Batches {
     /// Nothing waits, and nothing is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.of.is_empty()
+    }
+}
+
+/// How many bytes of these lines one message has, of `most` at most: whole lines, and one at least.
+fn whole_lines(lines: &[u8], most: usize) -> usize {
+    let Some((first, rest)) = lines.split_at_checked(most) else { return lines.len() };
+    let is_end = |byte: &u8| *byte == b'\n';
+    match first.iter().rposition(is_end) {
+        Some(end) => end + 1,
+        None => most + rest.iter().position(is_end).map_or(rest.len(), |end| end + 1),
     }
 }
 

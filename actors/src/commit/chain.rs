@@ -166,8 +166,7 @@ fn made<P: RunPorts>(ports: &P, before: &Run, published: Option<&Headers>) -> Re
     }
     let (tenant, run_id, options) = (before.tenant.clone(), before.run_id.then(), Some(Box::new(options)));
     let job = Job { tenant, queue, priority, job_type, run_id, options };
-    let mut run = Run::new(&job, ports.max_attempts(&job), ports.now());
-    run.search = ports.policies().searched(&job.job_type, &payload);
+    let mut run = ports.policies().new_run(&job, &payload, ports.now());
     run.parent = Some(before.run_id.clone());
     run.seal = ports.seal();
     run.trace_id = trace::context::id_in(Some(&headers));

@@ -4,7 +4,7 @@
 //! (live, and into its tenant's open batch of the log), follow-up (schedule, parked job, dead letter), acknowledgement.
 //! The first two are pipelined over one inbox; the rest, and any answer but a plain yes, is slow work in its own task.
 //!
-//! Bounds: [`QUEUED`] commits wait in the channel, [`IN_FLIGHT`] are in flight; beyond that workers wait. Channel and
+//! Bounds: [`QUEUED`] commits wait in the inbox, [`IN_FLIGHT`] are in flight; beyond that workers wait. Inbox and
 //! unconfirmed commits live in a [`Committing`] that outlives the committer: after a panic the next one finds them.
 //! What follows from an answer is said by `pipeline`; this file waits for whatever comes next, and sends.
 
@@ -24,6 +24,7 @@ use tokio::time::{Interval, Sleep};
 
 use crate::commit::Commit;
 use crate::commit::follow_up::{self, Done};
+use crate::commit::inbox::{Inbox, QUEUED};
 use crate::commit::pipeline::{ANSWER_WITHIN, Input, Outlets, Pipeline, Sent};
 use crate::metrics::Metrics;
 use crate::ports::encode::EncodedEvents;
@@ -33,8 +34,6 @@ use crate::runtime::now;
 use crate::runtime::supervision::LoopEnd;
 use crate::trace::Tracer;
 
-/// Commits that may wait for the committer.
-pub(crate) const QUEUED: usize = 512;
 /// Commits that may be between record and acknowledgement.
 pub(crate) const IN_FLIGHT: usize = 4_096;
 /// How often it checks for overdue answers.
@@ -53,7 +52,7 @@ pub(crate) struct Committing {
     backbone: Backbone,
     metrics: Arc<Metrics>,
     tracer: Option<Arc<Tracer>>,
-    commits: mpsc::Receiver<Input>,
+    inbox: Inbox,
     /// Where slow work reports. Unbounded, but never longer than [`IN_FLIGHT`].
     slow: mpsc::UnboundedSender<Done>,
     done: mpsc::UnboundedReceiver<Done>,
@@ -93,6 +92,14 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
         });
         let news = coalesced(news).await;
         let pipeline = &mut committing.pipeline;
+        // What is for the log alone comes before a commit that was sent after it, as a start comes before its end. And
+        // it waits for no answers: while the log is full, these come without a pause.
+        if !matches!(&news, News::Input(input) if input.is_for_the_log_alone()) {
+            for _ in 0..QUEUED {
+                let Some(lines) = committing.inbox.lines() else { break };
+                pipeline.take(lines, &mut outlets).await;
+            }
+        }
         match news {
             News::Answer(number, answer) => pipeline.answered(number, answer, &mut outlets).await,
             News::Done(Done::OnRecord(commit)) => pipeline.publish_events(commit, &outlets).await,
@@ -104,13 +111,14 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
             News::Look => {
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
+                pipeline.fit(backbone.max_payload());
                 pipeline.send_again(overdue, &mut outlets).await;
-                committing.pipeline.measure(committing.commits.len(), Instant::now());
+                committing.pipeline.measure(committing.inbox.waiting(), Instant::now());
             }
             News::Message(CommitterMessage::Flush(done)) => pipeline.flushes.push(done),
             News::Closed => return Ok(()),
         }
-        let none_waits = committing.commits.is_empty();
+        let none_waits = committing.inbox.is_empty();
         committing.pipeline.answer_flushes(none_waits);
     }
 }
@@ -127,15 +135,10 @@ enum News {
 }
 
 impl Committing {
-    pub(super) fn new(
-        backbone: Backbone,
-        metrics: Arc<Metrics>,
-        tracer: Option<Arc<Tracer>>,
-        commits: mpsc::Receiver<Input>,
-    ) -> Self {
+    pub(super) fn new(backbone: Backbone, metrics: Arc<Metrics>, tracer: Option<Arc<Tracer>>, inbox: Inbox) -> Self {
         let (slow, done) = mpsc::unbounded_channel();
         let pipeline = Pipeline::new(backbone.max_payload(), Arc::clone(&metrics), tracer.clone());
-        Self { backbone, metrics, tracer, commits, slow, done, pipeline }
+        Self { backbone, metrics, tracer, inbox, slow, done, pipeline }
     }
 
     fn outlets(&self, window: PublishWindow) -> NodeOutlets {
@@ -143,7 +146,7 @@ impl Committing {
         NodeOutlets { backbone, window, metrics: Arc::clone(&self.metrics), tracer: self.tracer.clone(), slow }
     }
 
-    /// The next thing to do. Answers come first, because they free places; input is taken only while a place is free.
+    /// The next thing to do. Answers come first, because they free places; commits are taken only while one is free.
     fn poll_news(
         &mut self,
         window: &mut PublishWindow,
@@ -157,12 +160,11 @@ impl Committing {
         if let Poll::Ready(Some(done)) = self.done.poll_recv(context) {
             return Poll::Ready(News::Done(done));
         }
-        if self.pipeline.in_flight() < IN_FLIGHT {
-            match self.commits.poll_recv(context) {
-                Poll::Ready(Some(input)) => return Poll::Ready(News::Input(input)),
-                Poll::Ready(None) if self.pipeline.in_flight() == 0 => return Poll::Ready(News::Closed),
-                _ => {}
-            }
+        let in_flight = self.pipeline.in_flight();
+        match self.inbox.poll(in_flight >= IN_FLIGHT, context) {
+            Poll::Ready(Some(input)) => return Poll::Ready(News::Input(input)),
+            Poll::Ready(None) if in_flight == 0 => return Poll::Ready(News::Closed),
+            _ => {}
         }
         if self.pipeline.batches.is_ready() {
             return Poll::Ready(News::Ready);

@@ -23,8 +23,8 @@ use crate::runtime::log_run::{About, log_run};
 /// up to eight times as long. An election lasts no longer than that, and what waits here keeps its place among the
 /// commits.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// How long a delivery that made room stays away at first; twice as long each time, up to about a minute: a stream may
-/// be full for hours.
+/// How long a delivery that made room stays away at first; twice as long each time, up to a minute or a lease: a stream
+/// may be full for hours.
 const AWAY_FOR: Duration = Duration::from_secs(1);
 /// Thousands of commits may wait for one stream without a leader.
 static TRIED_AGAIN: Rarely = Rarely::once_in(Duration::from_secs(1));
@@ -102,7 +102,9 @@ fn makes_room(commit: &Commit, error: &Error) -> bool {
 async fn make_room<S: Server>(server: &S, commit: Box<Commit>) {
     let deliveries = commit.arrival.as_ref().map_or(1, |arrival| arrival.holding.delivery);
     if let Some(ack_token) = commit.after.into_ack_token() {
-        server.nak_after(ack_token, AWAY_FOR * (1u32 << deliveries.saturating_sub(1).min(6))).await;
+        let away = AWAY_FOR * (1u32 << deliveries.saturating_sub(1).min(6));
+        // The record of its end is kept for two leases at least, and anew with each delivery.
+        server.nak_after(ack_token, away.min(server.ack_wait())).await;
     }
 }
 
@@ -247,9 +249,12 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
     }
 }
 
-/// Whether a run has ended for good after steps, whose results nobody will ask for.
+/// Whether a run has ended for good after steps, whose results nobody will ask for. The record of one that was
+/// cancelled at work does not list those of its last attempt.
 fn leaves_steps(run: &Run) -> bool {
-    !run.steps.is_empty() && run.state.is_terminal() && !matches!(run.state, State::Dead { .. })
+    let may_have_more = run.has_started() && matches!(run.state, State::Cancelled { .. });
+    let has_some = !run.steps.is_empty() || may_have_more;
+    has_some && run.state.is_terminal() && !matches!(run.state, State::Dead { .. })
 }
 
 /// Notes in the record of a cancelled run that the log has its end: a message of it that comes later publishes nothing.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use longshore_backbone::Backbone;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, oneshot};
 
-use crate::commit::committer::{CommitterMessage, Committing, QUEUED};
+use crate::commit::committer::{CommitterMessage, Committing};
+use crate::commit::inbox::{self, Outbox};
 use crate::commit::pipeline::Input;
 use crate::commit::{AfterCommit, Commit, PublishedJob};
 use crate::metrics::Metrics;
@@ -17,14 +18,20 @@ use crate::ports::encode::Author;
 use crate::runtime::address::Address;
 use crate::trace::Tracer;
 
+/// How long a request of the API waits for its commit: while the event log is away, it keeps one of the node's places.
+/// A delayed job may wait twice; most clients do for ten seconds.
+const REQUEST_WITHIN: Duration = Duration::from_secs(4);
+
 /// Sends commits to the committer. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
-    inbox: mpsc::Sender<Input>,
+    outbox: Outbox,
     pub(crate) address: Address<CommitterMessage>,
     /// In whose name commits are written, and for which server.
     node: SmolStr,
     backbone: Backbone,
+    /// How long a commit without a delivery is waited for; `None`: until it is carried out.
+    within: Option<Duration>,
 }
 
 impl Committer {
@@ -35,27 +42,35 @@ impl Committer {
         metrics: Arc<Metrics>,
         tracer: Option<Arc<Tracer>>,
     ) -> (Self, Arc<Mutex<Committing>>) {
-        let (inbox, commits) = mpsc::channel(QUEUED);
-        let committing = Committing::new(backbone.clone(), metrics, tracer, commits);
-        (Self { inbox, address: Address::default(), node, backbone }, Arc::new(Mutex::new(committing)))
+        let (outbox, inbox) = inbox::open();
+        let committing = Committing::new(backbone.clone(), metrics, tracer, inbox);
+        let committer = Self { outbox, address: Address::default(), node, backbone, within: None };
+        (committer, Arc::new(Mutex::new(committing)))
     }
 
-    /// Sends input; waits while the committer is full.
+    /// The same for requests, whose commits are waited for as long as a request may take.
+    pub(crate) fn for_requests(&self) -> Self {
+        Self { within: Some(REQUEST_WITHIN), ..self.clone() }
+    }
+
+    /// Sends input; a commit waits while the committer is full, what is for the log alone does not.
     pub(crate) async fn send(&self, input: Input) {
-        // The state lives as long as the node: a closed channel means that the process is ending.
-        let _ = self.inbox.send(input).await;
+        self.outbox.send(input).await;
     }
 
     /// Has a commit without a delivery carried out and waits for that; returns the revision of its record.
     ///
     /// # Errors
-    /// Another write of the record was first, the committer died while it worked on the commit, or the process is
-    /// ending.
+    /// Another write of the record was first, the committer died while it worked on the commit, the process is ending,
+    /// or it took too long for a request: then it may still be carried out.
     pub(crate) async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
         let (done, carried_out) = oneshot::channel();
         commit.after = AfterCommit::Report(done);
-        self.send(Input::Commit(Box::new(commit))).await;
-        carried_out.await.map_err(|_| Unlogged)
+        let carried_out = async {
+            self.send(Input::Commit(Box::new(commit))).await;
+            carried_out.await.map_err(|_| Unlogged)
+        };
+        reported(carried_out, self.within).await
     }
 
     /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
@@ -68,5 +83,29 @@ impl Committer {
     /// Waits until all input before is confirmed; false: it was not within that time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
         self.address.ask(within, CommitterMessage::Flush).await.is_some()
+    }
+}
+
+/// The report on a commit, if it comes in time.
+async fn reported(
+    report: impl Future<Output = Result<u64, Unlogged>>,
+    within: Option<Duration>,
+) -> Result<u64, Unlogged> {
+    match within {
+        Some(within) => tokio::time::timeout(within, report).await.unwrap_or(Err(Unlogged)),
+        None => report.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_for_its_commit_no_longer_than_it_may_take() {
+        assert!(reported(std::future::pending(), Some(REQUEST_WITHIN)).await.is_err());
+        assert!(matches!(reported(async { Ok(7) }, Some(REQUEST_WITHIN)).await, Ok(7)));
+        let attempts = reported(std::future::pending(), None);
+        assert!(tokio::time::timeout(REQUEST_WITHIN * 1_000, attempts).await.is_err(), "attempts wait on");
     }
 }

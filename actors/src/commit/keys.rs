@@ -22,8 +22,8 @@ const GIVEN_BACK: Duration = Duration::from_secs(1);
 /// are in their lane or parked, it can be cut again.
 pub(crate) const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
 /// And for so long beyond the time for which one of its runs waits: until then that run may wait in its lane again,
-/// behind those that come after it.
-const LASTS_BEYOND: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// behind those that come after it. A line with a parked run is stored for so long as well.
+pub(crate) const LASTS_BEYOND: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// So many records are read at once.
 pub(crate) const AT_ONCE: usize = 4;
 

@@ -3,7 +3,7 @@
 //! * [`encode`](crate::ports::encode) makes the bytes of record and events, `lines` what the log says of a job. The
 //!   worker does this, so that the committer, of which each node has only one, only passes bytes on.
 //! * `pipeline` says what follows: the record is stored, the events are published; `batches` are those of the event
-//!   log. `committer` sends and awaits the answers; others reach it by `handle`.
+//!   log. `committer` sends and awaits the answers; others reach it by `handle`, and what they send waits in `inbox`.
 //! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement; `keys` is
 //!   what an end leaves of them, `chain` knows the job that follows a completed run.
 
@@ -16,6 +16,7 @@ pub(crate) mod batches;
 pub(crate) mod committer;
 pub(crate) mod follow_up;
 pub(crate) mod handle;
+mod inbox;
 pub(crate) mod pipeline;
 
 use std::sync::Arc;

@@ -26,6 +26,8 @@ use crate::trace::Tracer;
 
 /// Each tenant's batch is refused again and again while the log is full or has no leader.
 static REFUSED: Rarely = Rarely::once_in(Duration::from_secs(1));
+/// Handlers may say much meanwhile.
+static LEFT_OUT: Rarely = Rarely::once_in(Duration::from_secs(10));
 
 /// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -35,6 +37,16 @@ pub(crate) enum Input {
     Commit(Box<Commit>),
     /// One more line for a tenant's log, such as a handler's progress.
     Line(Tenant, Bytes),
+}
+
+impl Input {
+    /// Whether it only adds lines to the log, and nothing waits for them: it takes no place in flight.
+    pub(crate) fn is_for_the_log_alone(&self) -> bool {
+        match self {
+            Self::Commit(commit) => commit.is_for_the_log_alone(),
+            Self::Line(..) => true,
+        }
+    }
 }
 
 /// By what the committer reaches its server, and its clock.
@@ -70,6 +82,8 @@ pub(crate) struct Pipeline {
     pending: VecDeque<Option<Pending>>,
     base: u64,
     pub(crate) batches: Batches,
+    /// A larger body is not sent again: the server does not take it any more.
+    most_bytes: usize,
     /// How many commits are between record and acknowledgement: each holds an [`InFlightPermit`].
     in_flight: Arc<AtomicUsize>,
     /// Ends that the metrics do not count yet. Nobody else locks it: the counts cannot be shared without a lock.
@@ -97,6 +111,15 @@ pub(crate) enum Sent {
     },
 }
 
+impl Sent {
+    fn size(&self) -> usize {
+        match self {
+            Self::Record(commit) => commit.write.as_ref().map_or(0, |write| write.body.len()),
+            Self::Batch { body, .. } => body.len(),
+        }
+    }
+}
+
 impl Pipeline {
     /// Nothing is under way. Messages of the log may have `max_payload` bytes.
     pub(crate) fn new(max_payload: usize, metrics: Arc<Metrics>, tracer: Option<Arc<Tracer>>) -> Self {
@@ -106,10 +129,18 @@ impl Pipeline {
             pending: VecDeque::new(),
             base: 0,
             batches: Batches::new(max_payload),
+            most_bytes: usize::MAX,
             in_flight: Arc::default(),
             ends: std::sync::Mutex::default(),
             flushes: Vec::new(),
         }
+    }
+
+    /// The server takes messages of up to `max_payload` bytes by now: it may have been started again to take less.
+    pub(crate) fn fit(&mut self, max_payload: usize) {
+        // As much as a record has at most: headers come on top.
+        self.most_bytes = max_payload - max_payload / 4;
+        self.batches.fit(max_payload);
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -161,6 +192,11 @@ impl Pipeline {
                     self.publish_events(commit, outlets).await;
                 }
             }
+            Input::Line(..) if self.batches.are_full() => {
+                if let Some(times) = LEFT_OUT.happened("", outlets.now()) {
+                    tracing::warn!(times, "too much waits for the event log: it lacks what handlers say now");
+                }
+            }
             Input::Line(tenant, line) => {
                 self.batches.add(&tenant, [&line, b"\n"], None, outlets.now());
             }
@@ -207,17 +243,29 @@ impl Pipeline {
     }
 
     /// Sends again what has waited for its answer for `overdue` or longer: compare-and-set and message ids allow it.
+    /// What the server does not take any more gets smaller: a batch goes in parts, and a record is written anew.
     pub(crate) async fn send_again<O: Outlets>(&mut self, overdue: Duration, outlets: &mut O) {
-        let now = outlets.now();
+        let (now, mut too_large) = (outlets.now(), Vec::new());
         for at in 0..self.pending.len() {
             let Some(pending) = &mut self.pending[at] else { continue };
             if now.duration_since(pending.sent) >= overdue {
+                if pending.what.size() > self.most_bytes {
+                    too_large.push(self.base + at as u64);
+                    continue;
+                }
                 self.metrics.publishes_repeated.inc();
                 if overdue >= ANSWER_WITHIN {
                     outlets.is_silent(&pending.what, pending.first_sent);
                 }
                 outlets.send(self.base + at as u64, &pending.what).await;
                 pending.sent = now;
+            }
+        }
+        for number in too_large {
+            match self.forget(number).map(|pending| pending.what) {
+                Some(Sent::Batch { tenant, body, batch, .. }) => self.batches.put_back(tenant, body, batch),
+                Some(Sent::Record(commit)) => outlets.clear_up(commit),
+                None => {}
             }
         }
     }

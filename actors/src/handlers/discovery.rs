@@ -18,11 +18,12 @@ use crate::runtime::{Unpoisoned as _, now};
 const HOLDS_FOR: Duration = Duration::from_secs(15);
 /// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler. The
 /// pause grows with the time that the handler has been away. Where very many tenants or types lack theirs, it is
-/// longer, so that any two tries are so far apart on the average.
+/// longer, so that any two tries are so far apart on the average, but never longer than the last of these.
 const MISSED_FOR: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 /// Which part of the time without a handler the pause may add to it.
 const MISSED_PART: u32 = 8;
 const TRIES_APART: Duration = Duration::from_millis(50);
+const MISSED_MAX: Duration = Duration::from_secs(30);
 /// Parked jobs are not tried for longer: those that were tried are tried again before, as a rule.
 const STAYS_PARKED_FOR: Duration = Duration::from_secs(5);
 /// A type counts as without handler for so long after a job of it was last tried, unless it is known before that none
@@ -141,7 +142,9 @@ impl Discovery {
             let is_announced = |subject: &str| announced.iter().any(|service| falls_under(subject, &service.subject));
             self.retain_missing(|subject, _| !is_announced(subject));
         }
-        self.announcements.write().unpoisoned().replace(announced, at);
+        let mut announcements = self.announcements.write().unpoisoned();
+        announcements.replace(announced, at);
+        self.any_missed.store(announcements.missed > 0, Ordering::Relaxed);
     }
 
     /// What handlers announced, unless they were last asked long ago.
@@ -220,9 +223,14 @@ impl Met {
 }
 
 impl Announcements {
-    /// Replaces all with what was announced to the question of `at`.
+    /// Replaces all with what was announced to the question of `at`. A subject without a handler is forgotten once no
+    /// job was tried there for long: none waits any more, and it is to slow no other.
     fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
         (self.announced, self.at) = (announced, Some(at));
+        if self.missed > 0 {
+            self.met.retain(|_, met| !met.is_missed() || at.duration_since(met.at) < MISSING_FOR);
+            self.missed = self.met.values().filter(|met| met.is_missed()).count();
+        }
     }
 
     /// Remembers that a subject was met at `now`.
@@ -254,7 +262,7 @@ impl Announcements {
         let all = TRIES_APART * u32::try_from(self.missed).unwrap_or(u32::MAX);
         let met = self.met.get(subject);
         let away = met.and_then(|met| Some(met.at - met.missed_since?)).unwrap_or_default();
-        (away / MISSED_PART).clamp(MISSED_FOR.0, MISSED_FOR.1).max(all.mul_f64(spread))
+        (away / MISSED_PART).clamp(MISSED_FOR.0, MISSED_FOR.1).max(all.mul_f64(spread)).min(MISSED_MAX)
     }
 
     /// A handler was found, maybe for all subjects under this one.
@@ -363,6 +371,24 @@ mod tests {
         announcements.forget("w.b.mail", later + MISSED_FOR.0 * 1_000);
         assert_eq!(announcements.pause_of("w.b.mail"), MISSED_FOR.1);
         assert!(announcements.missed_at("w.7.call").is_none() && announcements.missed_at("w.b.mail").is_some());
+    }
+
+    /// Given very many subjects without a handler, then each is tried now and then all the same; those of which no job
+    /// was tried for long slow no other any more.
+    #[test]
+    fn subjects_that_nobody_tries_any_more_slow_no_other() {
+        let start = Instant::now();
+        let mut announcements = Announcements::default();
+        for tenant in 0..5_000 {
+            announcements.forget(&format!("w.{tenant}.call"), start);
+        }
+        assert_eq!((0..9).map(|at| announcements.pause_of(&format!("w.{at}.call"))).max(), Some(MISSED_MAX));
+        let later = start + MISSING_FOR;
+        announcements.forget("w.b.mail", later);
+        announcements.meet("w.c.mail", start);
+        announcements.replace(Vec::new(), later);
+        assert_eq!((announcements.missed, announcements.met.len()), (1, 2));
+        assert_eq!(announcements.pause_of("w.b.mail"), MISSED_FOR.0);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 pub(super) const SECONDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
+/// What stands for a time above the last of these, in milliseconds: it has no bound.
+const ABOVE: u64 = 600_001;
+
 pub(crate) const SLOT: Duration = Duration::from_secs(10);
 /// Slots of an hour.
 const KEPT: usize = 360;
@@ -99,12 +102,12 @@ impl Spread {
         Self(self.0.iter().zip(before).map(|(now, before)| now.saturating_sub(before)).collect())
     }
 
-    /// The edges, in seconds, below which half and 99 of 100 times lie; the largest for what lies above it.
+    /// The edges below which half and 99 of 100 times lie.
     fn quantiles(&self) -> Option<Quantiles> {
         let all = *self.0.last().filter(|all| **all > 0)?;
         let below = |percent: u64| {
             let at = self.0.iter().position(|count| count * 100 >= all * percent).unwrap_or(0);
-            (SECONDS[at.min(SECONDS.len() - 1)] * 1_000.0).ceil() as u64
+            SECONDS.get(at).map_or(ABOVE, |edge| (edge * 1_000.0).ceil() as u64)
         };
         Some(Quantiles { p50_ms: below(50), p99_ms: below(99) })
     }
@@ -152,5 +155,11 @@ mod tests {
         let shown: Vec<_> = points.iter().map(|point| (point.at.millis(), point.enqueued, point.wait)).collect();
         let times = Quantiles { p50_ms: 3, p99_ms: 5 };
         assert_eq!(shown, [(60_000, 2, None), (70_000, 11, Some(times))]);
+
+        // One of ten minutes at most, and so many in all.
+        for (all, millis) in [(1, 600_000), (3, 600_001)] {
+            let slow = Spread([0; 13].into_iter().chain([1, all]).collect());
+            assert_eq!(slow.quantiles(), Some(Quantiles { p50_ms: millis, p99_ms: millis }));
+        }
     }
 }

@@ -24,6 +24,7 @@ use crate::node::parts::Parts;
 use crate::node::tree::{Root, RootArguments};
 use crate::queue::dispatcher::SchedulerMessage;
 use crate::queue::serve::Order;
+use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::now;
 use crate::settings::Settings;
 
@@ -35,6 +36,8 @@ const ASK_WITHIN: Duration = Duration::from_secs(1);
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long it may take to ask all workers to stop: longer than the lease-keeper needs to be started again.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+/// How long the API's last requests may take, once no attempt runs any more.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long a drain may take beyond the grace time to write and publish the releases. An election of the server fits
 /// in: it takes 4 to 8 s.
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
@@ -173,7 +176,8 @@ impl Node {
         Error::GaveUp(reason.unwrap_or_else(|_| "its supervision tree ended".to_owned()))
     }
 
-    /// Stops pulling, lets running jobs end within the grace time, releases the rest, flushes, and ends.
+    /// Stops pulling, lets running jobs end within the grace time, releases the rest, flushes, answers the last
+    /// requests, and ends.
     ///
     /// # Errors
     /// Says what could not be flushed.
@@ -195,6 +199,10 @@ impl Node {
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
         let is_flushed = self.parts.api.committer.flush(FLUSH_WITHIN).await;
+        // Every end is stored by now: who waits for another run is to ask another node.
+        let Lifecycle { leaving, answered, .. } = &self.parts.api.lifecycle;
+        leaving.cancel();
+        let _ = tokio::time::timeout(ANSWER_WITHIN, answered.cancelled()).await;
         // If it takes longer, its slots come back with its lease.
         let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, SlotKeeperMessage::Leave).await;
         if let Some(tracer) = &self.parts.api.tracer {

@@ -8,10 +8,10 @@ use longshore_backbone::handlers::Caller;
 use longshore_backbone::wire::api::InForce;
 use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, SmolStr};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
-use crate::api::Api;
 use crate::api::wait_permits::WaitPermits;
+use crate::api::{Api, PAGES};
 use crate::attempt::cancelled::CancelsPart;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::shed::Shed;
@@ -69,6 +69,8 @@ pub(crate) struct Parts {
     pub(crate) queues: Arc<ServedQueues>,
     /// Where the root of the tree is ordered to start and end queues.
     pub(crate) root: RootAddress,
+    /// By which attempts have their commits carried out, however long that takes.
+    committer: Committer,
     pub(crate) committing: Arc<Mutex<Committing>>,
     pub(crate) book: Arc<Book>,
     pub(crate) leases: Address<LeaseKeeperMessage>,
@@ -126,7 +128,7 @@ impl Parts {
             identity,
             lifecycle: Lifecycle::default(),
             policies,
-            committer,
+            committer: committer.for_requests(),
             recently_cancelled: Arc::default(),
             unstored_ends: Arc::default(),
             limits: Arc::clone(&gates.limits),
@@ -140,6 +142,8 @@ impl Parts {
             breakers: Arc::clone(&gates.breakers),
             circuit_breaker: Address::default(),
             audit,
+            paced: Arc::default(),
+            pages: Arc::new(Semaphore::new(PAGES)),
             webhooks,
             tracer,
         };
@@ -148,6 +152,7 @@ impl Parts {
             gates,
             queues,
             root: RootAddress::default(),
+            committer,
             committing,
             book: Arc::default(),
             leases: Address::default(),
@@ -177,7 +182,7 @@ impl Parts {
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
             shed: Arc::clone(&self.shed),
             caller,
-            committer: self.api.committer.clone(),
+            committer: self.committer.clone(),
             book: Arc::clone(&self.book),
             metrics: Arc::clone(&self.api.metrics),
             recently_cancelled: Arc::clone(&self.api.recently_cancelled),

@@ -82,6 +82,10 @@ impl Server for Backbone {
         self.publish_parts(events.live()).await;
     }
 
+    fn ack_wait(&self) -> Duration {
+        self.storage().lease
+    }
+
     async fn pause(&self, wait: Duration) {
         // Thousands may wait for the same stream: they do not ask again in one moment.
         tokio::time::sleep(wait.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;

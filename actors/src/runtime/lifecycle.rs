@@ -1,4 +1,4 @@
-//! How far a node's life has come: it serves, it drains. Each is set once and never taken back.
+//! How far a node's life has come: it serves, it drains, it leaves. Each is set once and never taken back.
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,6 +11,11 @@ pub(crate) struct Lifecycle {
     pub(crate) in_line: CancellationToken,
     /// Set when the node takes no new work.
     pub(crate) draining: CancellationToken,
+    /// Set once the ends of all that ran are stored: the API takes no more requests, and none waits any longer for a
+    /// run.
+    pub(crate) leaving: CancellationToken,
+    /// Set once the API's last requests are answered.
+    pub(crate) answered: CancellationToken,
 }
 
 impl Lifecycle {

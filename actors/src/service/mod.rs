@@ -18,8 +18,9 @@ use longshore_backbone::wire::api::{
     SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
-use longshore_domain::Tenant;
+use longshore_domain::{JobType, Tenant};
 use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
 
 use crate::api::wait_permits::WaitPermits;
 use crate::api::{
@@ -170,9 +171,15 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
 
 pub(crate) async fn run(part: ServicePart) -> LoopEnd {
     let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
+    let lifecycle = part.api.lifecycle.clone();
     let names = api::ENDPOINTS.map(|endpoint| endpoint.name);
     let served = service::run(backbone, crate::runtime::VERSION, started, &names, part).await;
-    served.map_err(|error| error.with_causes())
+    served.map_err(|error| error.with_causes())?;
+    if lifecycle.leaving.is_cancelled() {
+        lifecycle.answered.cancel();
+        std::future::pending::<()>().await;
+    }
+    Ok(())
 }
 
 impl Serve for ServicePart {
@@ -209,6 +216,10 @@ impl Serve for ServicePart {
     fn waits(&self, endpoint: &str) -> bool {
         [api::RunsWait::NAME, api::WorkNext::NAME].contains(&endpoint)
     }
+
+    fn ends(&self) -> &CancellationToken {
+        &self.api.lifecycle.leaving
+    }
 }
 
 impl ServicePart {
@@ -217,7 +228,9 @@ impl ServicePart {
         if request.redaction != Redaction::Hides || !policies.redacts_any() {
             return Ok(answer);
         }
-        match api::redact(&answer, &|job_type| policies.of(job_type).redact) {
+        // The payload of a delivery has an event of any type.
+        let hides = |job_type: &JobType| policies.of(job_type).redact || job_type.as_str() == api::WEBHOOK_TYPE;
+        match api::redact(&answer, &hides) {
             Some(_) if request.endpoint == api::RunsPayload::NAME => {
                 let error = ApiError::new(Code::Forbidden, "the payloads of this type are hidden");
                 Err(error.hint("ask with ?reveal=true and a key of the scope reveal"))

@@ -9,8 +9,9 @@ use crate::messages::raw::Raw;
 use crate::messages::request::conditions;
 use crate::wire::api::KeyStatus;
 
-/// How long the server keeps the note that a key was revoked.
-const REVOKED_KEPT: Duration = Duration::from_secs(86_400);
+/// How long the server keeps the note that a key was revoked, or a session ended: not for long, as who logs in again
+/// and again leaves many. Nothing depends on it: without it a write on a revision of the key is refused as well.
+const REVOKED_KEPT: Duration = Duration::from_secs(60);
 /// How long a session counts; then the server forgets it.
 pub const SESSION_SECONDS: u64 = 12 * 60 * 60;
 

@@ -118,10 +118,11 @@ impl Custody {
     }
 
     /// The puller of this inbox reads it no longer: a marker there would be waited for in vain. Another puller may have
-    /// followed it.
+    /// followed it, and finds out within a second whether a server answers.
     pub(crate) fn left_by(&self, inbox: &str) {
         let mut pulled_by = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         pulled_by.take_if(|last| *last == inbox);
+        self.unanswered.store(false, Ordering::Relaxed);
     }
 
     /// Notes that the puller has read everything before this marker.
@@ -228,15 +229,17 @@ mod tests {
     use super::*;
 
     /// Given a puller whose place another one has taken, when the first one ends, then the second one is asked what it
-    /// has read; when that ends as well, then nobody is, and the node answers at once.
+    /// has read; when that ends as well, then nobody is, and the node answers at once. That a server did not answer the
+    /// first one is forgotten.
     #[test]
     fn only_a_puller_that_still_reads_is_waited_for() {
         let custody = Custody::new(tokio::sync::mpsc::unbounded_channel().0);
         let waits_for = || custody.inbox.lock().unwrap().clone();
         custody.pulled_by("first");
         custody.pulled_by("second");
+        custody.unanswered.store(true, Ordering::Relaxed);
         custody.left_by("first");
-        assert_eq!(waits_for().as_deref(), Some("second"));
+        assert_eq!((waits_for().as_deref(), custody.unanswered.load(Ordering::Relaxed)), (Some("second"), false));
         custody.left_by("second");
         assert_eq!(waits_for(), None);
     }

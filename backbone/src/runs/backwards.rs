@@ -18,10 +18,13 @@ use crate::messages::scan::{self, PAGE_BYTES, Page};
 use crate::runs::records::Found;
 use crate::wire::record;
 
-/// Messages that are asked for at once, and the length of the shortest window: one question, some hundred KiB.
+/// Messages that are asked for at once, and the length of the shortest window, unless its messages are large: one
+/// question, some hundred KiB.
 const BATCH: u64 = 512;
-/// Messages of a window; one that has more was made too long, and is read again as a shorter one.
+/// Messages of a window, and bytes of their payloads; one that has more was made too long, and is read again as a
+/// shorter one.
 const MOST: usize = 2_048;
+const MOST_BYTES: usize = 8 << 20;
 /// The longest window, in sequences.
 const LONGEST: u64 = 1 << 40;
 /// Records that are asked for at once; the server answers at most 1,024.
@@ -131,15 +134,9 @@ impl Backwards {
                 return Ok(Past { messages: Vec::new(), next: None, read });
             }
             let (mut messages, is_whole) = self.between(backbone, low, before, &mut read).await?;
+            self.window = next_window(before - low, messages.len(), bytes_of(&messages), is_whole);
             if !is_whole {
-                self.window = (self.window / 8).max(BATCH);
                 continue;
-            }
-            let found = messages.len() as u64;
-            if found < BATCH / 4 {
-                self.window = (self.window * 4).min(LONGEST);
-            } else if found > BATCH {
-                self.window = (self.window / 2).max(BATCH);
             }
             self.keep_own(&mut messages);
             messages.reverse();
@@ -165,7 +162,7 @@ impl Backwards {
                 Some(next) if next < before => from = next,
                 _ => return Ok((messages, true)),
             }
-            if messages.len() > MOST && self.window > BATCH {
+            if before - low > 1 && (messages.len() > MOST || bytes_of(&messages) > MOST_BYTES) {
                 return Ok((messages, false));
             }
         }
@@ -180,5 +177,36 @@ impl Backwards {
             self.subject.clone_from(filter);
             self.own = None;
         }
+    }
+}
+
+/// The length of the window after one in which so much was found.
+fn next_window(window: u64, found: usize, bytes: usize, is_whole: bool) -> u64 {
+    match found as u64 {
+        _ if !is_whole && bytes > MOST_BYTES => (window / 8).max(1),
+        _ if !is_whole => (window / 8).max(BATCH),
+        // Four times as much is still half of what a window may have.
+        found if found < BATCH / 4 && bytes < MOST_BYTES / 8 => (window * 4).min(LONGEST),
+        found if found > BATCH => (window / 2).max(BATCH),
+        _ => window,
+    }
+}
+
+fn bytes_of(messages: &[Stored]) -> usize {
+    messages.iter().map(|stored| stored.payload.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_as_long_as_its_messages_and_their_bytes_allow() {
+        assert_eq!(next_window(BATCH, 100, 1_000, true), 4 * BATCH);
+        assert_eq!(next_window(4 * BATCH, 1_000, 1_000, true), 2 * BATCH);
+        assert_eq!(next_window(8 * BATCH, MOST + 1, 1_000, false), BATCH);
+        assert_eq!(next_window(BATCH, 400, MOST_BYTES + 1, false), BATCH / 8, "few messages, but large ones");
+        assert_eq!(next_window(BATCH / 8, 64, MOST_BYTES / 2, true), BATCH / 8);
+        assert_eq!(next_window(2, 1, MOST_BYTES + 1, false), 1);
     }
 }

@@ -4,7 +4,7 @@
 //! ends. No member is counted: whether all have ended is read from their entries. Tenants do not begin with `_`, so
 //! that no entry is a step's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -83,6 +83,29 @@ impl Backbone {
         self.entries(&format!("_batches.{}.*", tenant.map_or("*", Tenant::as_str)), after + 1).await
     }
 
+    /// How many batches of a tenant have not ended: counted up to `most`, and as any replica has them.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn unfinished_batches(&self, tenant: &Tenant, most: usize) -> Result<usize, Error> {
+        let bucket = self.names().bucket_stream(BUCKET);
+        let subject = self.names().key(BUCKET, &format!("_batches.{tenant}.*"));
+        let (mut unfinished, mut from) = (BTreeSet::new(), Some(1));
+        while let Some(first) = from.filter(|_| unfinished.len() < most) {
+            let page = scan::page(self.control(), &bucket, &subject, first).await?;
+            from = page.next;
+            for stored in page.messages {
+                let batch: Option<StoredBatch> = self.readable(&stored.subject, &stored.payload);
+                match batch {
+                    Some(stored_batch) if stored_batch.batch.ended_at.is_none() => unfinished.insert(stored.subject),
+                    // It was written again while this counts.
+                    _ => unfinished.remove(&stored.subject),
+                };
+            }
+        }
+        Ok(unfinished.len())
+    }
+
     /// Writes a batch on the revision that was read; `None`: another write came first. One that has ended is kept as
     /// long as other checkpoints.
     ///
@@ -94,14 +117,28 @@ impl Backbone {
         won(self.put_entry(BUCKET, &entry_of(&stored.batch.tenant, &stored.batch.id), stored, headers).await)
     }
 
-    /// Writes a member as it joins (then only if it is not there yet), or as it has ended.
+    /// Writes a member as it joins (then only if it is not there yet, or had left or was gone), or as it has ended.
     ///
     /// # Errors
     /// The server did not answer in time, so that it may be written; or it refused.
     pub async fn write_member(&self, tenant: &Tenant, batch: &BatchId, member: &Member) -> Result<(), Error> {
-        let headers = conditions(member.ended.is_none().then_some(0), Some(2 * LASTS));
         let key = format!("{}.{}", entry_of(tenant, batch), member.run_id);
-        won(self.put_entry(BUCKET, &key, member, headers).await).map(drop)
+        let mut expected = member.ended.is_none().then_some(0);
+        loop {
+            let headers = conditions(expected, Some(2 * LASTS));
+            let written = won(self.put_entry(BUCKET, &key, member, headers).await)?;
+            if written.is_some() || expected.is_none() {
+                return Ok(());
+            }
+            let Some(raw) = self.entry(BUCKET, &key).await? else { return Ok(()) };
+            let found: Option<Member> = serde_json::from_slice(&raw.payload).ok();
+            let counts = !matches!(found, Some(Member { ended: Some(Ended::Left | Ended::Gone), .. }));
+            if counts {
+                return Ok(());
+            }
+            // A later run of the id joins.
+            expected = Some(raw.sequence);
+        }
     }
 
     /// The members of a batch, each as it was last written.

@@ -64,6 +64,11 @@ impl StoredDeadLetter {
         }
         Some(Self { sequence: stored.sequence, run, headers, payload: stored.payload, left_out })
     }
+
+    /// Whether it is of this death of a run: an earlier round, or an earlier run of the id, may have left another.
+    pub(crate) fn is_of(&self, dead: &Run) -> bool {
+        (self.run.round, self.run.origin) == (dead.round, dead.origin)
+    }
 }
 
 impl Backbone {
@@ -96,27 +101,42 @@ impl Backbone {
         if let Some(Run { tenant: of, queue, job_type, state: State::Dead { ended_at }, .. }) = dead {
             let subject = self.names().dead_letter(of, queue, job_type);
             let page = self.page_since(&Source::DeadLetters, &subject, ended_at.minus(APART)).await?;
-            let (found, _) = self.dead_letter_of((tenant, run_id), &subject, page).await?;
+            let (found, _) = self.dead_letter_of((tenant, run_id), dead, &subject, page).await?;
             if found.is_some() {
                 return Ok(found);
             }
         }
-        Ok(self.dead_letter_among_all(tenant, run_id).await?.0)
+        Ok(self.dead_letter_among_all(tenant, run_id, None).await?.0)
     }
 
-    /// The dead letter of a run among all of its tenant, and the last sequence that was read.
-    pub(crate) async fn dead_letter_among_all(&self, tenant: &Tenant, run_id: &RunId) -> Result<FoundUpTo, Error> {
+    /// The dead letter of a run among all of its tenant, and the last sequence that was read; with `dead`, of that very
+    /// death.
+    pub(crate) async fn dead_letter_among_all(
+        &self,
+        tenant: &Tenant,
+        run_id: &RunId,
+        dead: Option<&Run>,
+    ) -> Result<FoundUpTo, Error> {
         let all = self.names().dead_letters_where(Some(tenant), None, None);
         let page = self.page(&Source::DeadLetters, &all, 1).await?;
-        self.dead_letter_of((tenant, run_id), &all, page).await
+        self.dead_letter_of((tenant, run_id), dead, &all, page).await
     }
 
-    /// The dead letter of a run on this page or a later one.
-    async fn dead_letter_of(&self, of: (&Tenant, &RunId), subject: &str, mut page: Page) -> Result<FoundUpTo, Error> {
+    /// The dead letter of a run on this page or a later one; with `dead`, of that very death.
+    async fn dead_letter_of(
+        &self,
+        of: (&Tenant, &RunId),
+        dead: Option<&Run>,
+        subject: &str,
+        mut page: Page,
+    ) -> Result<FoundUpTo, Error> {
         let mut read_to = 0;
         loop {
             read_to = page.messages.last().map_or(read_to, |stored| stored.sequence);
-            let mine = |dead_letter: &StoredDeadLetter| (&dead_letter.run.tenant, &dead_letter.run.run_id) == of;
+            let mine = |dead_letter: &StoredDeadLetter| {
+                (&dead_letter.run.tenant, &dead_letter.run.run_id) == of
+                    && dead.is_none_or(|dead| dead_letter.is_of(dead))
+            };
             if let Some(dead_letter) = page.messages.into_iter().filter_map(StoredDeadLetter::read).find(mine) {
                 return Ok((Some(dead_letter), read_to));
             }

@@ -46,6 +46,9 @@ const GONE_WITHIN: usize = 30;
 /// run's end must see it.
 const MIN_LEASES: u32 = 2;
 
+/// The record of a run that made way is kept for so long while its message may still come.
+const MESSAGE_COMES_WITHIN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// A replica that does not answer within this time is not waited for: the leader is asked.
 const REPLICA_WITHIN: Duration = Duration::from_secs(1);
 
@@ -180,7 +183,15 @@ impl Backbone {
         let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
         // A record is kept as long as its key is claimed; only completed records may expire before that.
         let claimed = run.key_claimed_ms.map_or(Duration::ZERO, Duration::from_millis);
-        let other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
+        let mut other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
+        if was_cancelled_as_it_waited(run) {
+            // Its job may still wait, and would run once the record is gone.
+            other_ends = other_ends.max(self.storage().failed_max_age);
+        }
+        if its_message_comes(run) {
+            // Without the record nothing would prove that message to be the run's.
+            other_ends = other_ends.max(MESSAGE_COMES_WITHIN);
+        }
         match &run.state {
             // `submit` wrote it before its job or schedule: if that never follows, the record expires by itself.
             State::Enqueued { .. } | State::Scheduled { .. } if run.is_only_noted() => {
@@ -199,6 +210,68 @@ impl Backbone {
                 Some(other_ends.saturating_add(waits))
             }
             _ => Some(other_ends),
+        }
+    }
+}
+
+/// Whether a run was cancelled while it was not at work.
+fn was_cancelled_as_it_waited(run: &Run) -> bool {
+    let was_at_work = |at| run.attempts.last().is_some_and(|last| last.ended_at == Some(at));
+    matches!(run.state, State::Cancelled { ended_at, .. } if !was_at_work(ended_at))
+}
+
+/// Whether a run made way for another while its message waited in its lane, or was parked, and that has not come since.
+/// The schedule of one that waited for its time was deleted.
+fn its_message_comes(run: &Run) -> bool {
+    match &run.state {
+        State::Duplicate { left: None, .. } => run.held_by.is_none(),
+        State::Duplicate { ended_at, left: Some(wait), .. } => wait.run_at() <= *ended_at,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::Timestamp;
+    use longshore_domain::run::{Holding, MessageId};
+    use longshore_domain::settlement::Settlement;
+
+    use super::*;
+
+    #[test]
+    fn only_a_run_that_was_cancelled_at_work_leaves_no_job_that_waits() {
+        let at = Timestamp::from_millis;
+        let waits = Run::new(&crate::tests::job("t", "r"), 3, at(1));
+        let mut runs = waits.clone();
+        runs.begin(1, &"n".into(), at(2));
+        let mut put_back = runs.clone();
+        put_back.settle(Settlement::Release, at(3));
+        for (mut run, as_it_waited) in [(waits, true), (runs, false), (put_back, true)] {
+            assert!(!was_cancelled_as_it_waited(&run));
+            run.settle(Settlement::Cancel, at(4));
+            assert_eq!(was_cancelled_as_it_waited(&run), as_it_waited, "{run:?}");
+        }
+    }
+
+    #[test]
+    fn the_record_of_a_run_that_made_way_waits_for_its_message() {
+        let at = Timestamp::from_millis;
+        let message = MessageId { stream: "LANE".into(), sequence: 7, at: at(1) };
+        let in_its_lane = Run::new(&crate::tests::job("t", "r"), 3, at(1));
+        let came = Run { held_by: Some(Holding { message, delivery: 1 }), ..in_its_lane.clone() };
+        let after = |settlement, run: &Run| {
+            let mut run = run.clone();
+            run.settle(settlement, at(2));
+            run
+        };
+        let parked = after(Settlement::Park { since: at(1), reason: None }, &came);
+        let is_due = after(Settlement::Schedule(at(3)), &in_its_lane);
+        let waits_for_its_time = after(Settlement::Schedule(at(9)), &in_its_lane);
+        let rows = [(in_its_lane, true), (came, false), (parked, true), (is_due, true), (waits_for_its_time, false)];
+        for (mut run, comes) in rows {
+            assert!(!its_message_comes(&run));
+            run.make_way(run.run_id.then(), at(4));
+            assert_eq!(its_message_comes(&run), comes, "{run:?}");
         }
     }
 }

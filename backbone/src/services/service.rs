@@ -13,6 +13,8 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use longshore_domain::Timestamp;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::Backbone;
 use crate::connection::subscription;
@@ -84,6 +86,9 @@ pub trait Serve: Send + Sync + 'static {
     /// Whether requests to this endpoint wait for something to happen. Those do not count towards the limit of
     /// concurrent requests; the implementation bounds them.
     fn waits(&self, endpoint: &str) -> bool;
+
+    /// Set when the service is to end.
+    fn ends(&self) -> &CancellationToken;
 }
 
 struct Service<S> {
@@ -91,10 +96,13 @@ struct Service<S> {
     shown: micro::Service,
     endpoints: Vec<micro::Endpoint>,
     room: Arc<Semaphore>,
+    /// The requests that it works on.
+    requests: TaskTracker,
     serve: S,
 }
 
-/// Serves `endpoints` until the returned future is dropped or the connection is closed.
+/// Serves `endpoints` until the returned future is dropped or the connection is closed; or until it is to end, and has
+/// answered all requests that came before.
 ///
 /// # Errors
 /// A subject cannot be subscribed to.
@@ -111,6 +119,7 @@ pub async fn run<S: Serve>(
         shown: micro::Service::new(backbone.names(), "longshore", DESCRIPTION, version, started),
         endpoints: endpoints.iter().map(endpoint).collect(),
         room: Arc::new(Semaphore::new(AT_ONCE)),
+        requests: TaskTracker::new(),
         serve,
         backbone,
     });
@@ -122,9 +131,20 @@ pub async fn run<S: Serve>(
     // A failure means that the connection was just lost; the subscriptions come back with it.
     let _ = link.settled().await;
     service.serve.begins();
+    let ends = service.serve.ends().clone();
     // Requests, which come last, give way to the few messages that ask for services.
-    while let Some(message) = subscription::next_of(&mut subscriptions).await {
+    while let Some(Some(message)) = ends.run_until_cancelled(subscription::next_of(&mut subscriptions)).await {
         Arc::clone(&service).take(message).await;
+    }
+    if ends.is_cancelled() {
+        for subscription in &mut subscriptions {
+            subscription.unsubscribe().await;
+            while let Some(message) = subscription.next().await {
+                Arc::clone(&service).take(message).await;
+            }
+        }
+        service.requests.close();
+        service.requests.wait().await;
     }
     Ok(())
 }
@@ -155,7 +175,8 @@ impl<S: Serve> Service<S> {
                 }
             },
         };
-        tokio::spawn(async move {
+        let requests = self.requests.clone();
+        requests.spawn(async move {
             let subject = message.subject.clone();
             let answer = AssertUnwindSafe(self.call(message)).catch_unwind().await.unwrap_or_else(|_| {
                 // The panic hook has written the cause to stderr.

@@ -68,7 +68,7 @@ pub(crate) async fn everything<'a>(
     let had_jobs = retry_until(until, "the run records", || is_any(js, &records, |last| last > 0)).await?;
     let mut wanted: Vec<WantedStream> = wanted::common(ground).map(|stream| begins_late(stream, had_jobs)).collect();
     for queue in queues {
-        wanted.extend(lanes(js, ground, queue, until).await?);
+        wanted.extend(lanes(js, ground, queue, false, until).await?);
     }
     // One more is in the server's memory.
     let needed = wanted.len() + 1;
@@ -89,24 +89,37 @@ pub(crate) async fn everything<'a>(
     Ok(had_jobs)
 }
 
-pub(crate) async fn queue(js: &Context, ground: Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
+/// The lanes of a queue, which was perhaps declared `again`.
+pub(crate) async fn queue(
+    js: &Context,
+    ground: Ground<'_>,
+    queue: &Queue,
+    again: bool,
+    within: Duration,
+) -> Result<(), Error> {
     let until = Instant::now() + within;
-    bring_all_about(js, lanes(js, ground, queue, until).await?, ground.storage.allow_shrink, until).await
+    bring_all_about(js, lanes(js, ground, queue, again, until).await?, ground.storage.allow_shrink, until).await
 }
 
-/// The lanes of a queue. One that is missing beside others was deleted.
-async fn lanes(js: &Context, ground: Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<WantedStream>, Error> {
+/// The lanes of a queue. One that is missing beside others, or of a queue that is declared `again`, was deleted.
+async fn lanes(
+    js: &Context,
+    ground: Ground<'_>,
+    queue: &Queue,
+    again: bool,
+    until: Instant,
+) -> Result<Vec<WantedStream>, Error> {
     let streams = QueueLane::all().map(|lane| ground.names.lane_stream(queue, lane)).collect::<Vec<_>>();
-    let are_there = retry_until(until, "the lanes", || is_any(js, &streams, |_| true)).await?;
-    Ok(wanted::lanes(ground, queue).map(|lane| begins_late(lane, are_there)).collect())
+    let were_there = again || retry_until(until, "the lanes", || is_any(js, &streams, |_| true)).await?;
+    Ok(wanted::lanes(ground, queue).map(|lane| begins_late(lane, were_there)).collect())
 }
 
 /// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
-/// begin far above all earlier ones ([`crate::streams::remake`]). So do those of the control bucket: nodes that run
-/// read only what is newer than what they have read there.
+/// begin far above all earlier ones ([`crate::streams::remake`]). So do those of the buckets of control and of
+/// checkpoints: nodes that run read only what is newer than what they have read there.
 fn begins_late(mut wanted: WantedStream, may_be_again: bool) -> WantedStream {
     let name = wanted.name();
-    if may_be_again && (!name.starts_with("KV_") || name.ends_with("_control")) {
+    if may_be_again && (!name.starts_with("KV_") || name.ends_with("_control") || name.ends_with("_checkpoints")) {
         wanted.config.first_sequence = Some(first_sequence(now()));
     }
     wanted

@@ -51,6 +51,7 @@ impl Backbone {
                 ("concurrency", &self.0.concurrency_space),
                 ("control", &self.0.control_space),
                 ("schedules", &self.0.schedules_space),
+                ("checkpoints", &self.0.checkpoints_space),
             ];
             for (_, space) in spaces.iter().filter(|(of, _)| self.names().bucket_stream(of) == wanted.config.name) {
                 space.found(found.state.bytes, u64::try_from(found.config.max_bytes).unwrap_or(0));

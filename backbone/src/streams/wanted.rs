@@ -36,10 +36,10 @@ impl WantedStream {
         self.consumer.as_ref()?.durable_name.as_deref()
     }
 
-    /// Whether what it holds decides which jobs may run, so that an empty one would have jobs run that must not.
-    /// Nothing is in the bucket of checkpoints yet.
+    /// Whether what it holds decides which jobs may run, so that an empty one would have jobs or their steps run that
+    /// must not.
     pub fn decides(&self) -> bool {
-        self.config.name.starts_with("KV_") && !self.config.name.ends_with("_checkpoints")
+        self.config.name.starts_with("KV_")
     }
 
     /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no

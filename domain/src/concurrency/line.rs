@@ -175,12 +175,12 @@ impl Line {
 }
 
 impl Judged {
-    /// The same, but that the `line` which was judged outlasts an attempt of the run that begins at `now` and takes at
-    /// most so long, and a wait for the next one. A line that does not is written again as it is.
+    /// The same, but that the `line` which was judged outlasts what the run begins at `now`, an attempt or a wait that
+    /// takes at most so long, and a wait for the next one. A line that does not is written again as it is.
     #[must_use]
-    pub fn kept(mut self, line: &Line, now: Timestamp, attempt: Duration) -> Self {
-        let needed = now.plus(attempt).plus(KEPT_AFTER);
-        if self.entry == Entry::In && line.until.is_none_or(|until| until < needed) {
+    pub fn kept(mut self, line: &Line, now: Timestamp, takes: Duration) -> Self {
+        let needed = now.plus(takes).plus(KEPT_AFTER);
+        if matches!(self.entry, Entry::In | Entry::Waits(_)) && line.until.is_none_or(|until| until < needed) {
             self.write.get_or_insert_with(|| line.clone());
         }
         if let Some(next) = &mut self.write {

@@ -98,14 +98,16 @@ impl Record {
     /// The record as it is at `now`: what has flowed in since, and without what no longer counts.
     fn advanced(&self, limit: &RateLimit, now: Timestamp) -> Self {
         if let Some(before) = self.of.filter(|before| before != limit) {
-            return self.advanced_by(&before, now).changed(&before, limit);
+            // Refusals are not stored, so what begins used up counts from the time that is.
+            return self.advanced_by(&before, now).changed(&before, limit, self.at).advanced_by(limit, now);
         }
         self.advanced_by(limit, now)
     }
 
     /// The same tokens under another limit. Blocks in use are forgotten: what they hold under a large limit would be
     /// owed for long under a small one. They are used up, or over, within [`MAX_LEASE`](super::MAX_LEASE).
-    fn changed(self, before: &RateLimit, limit: &RateLimit) -> Self {
+    /// One that counts in another way begins used up at `since`.
+    fn changed(self, before: &RateLimit, limit: &RateLimit, since: Timestamp) -> Self {
         let promised = limit.per_ms() * RESERVE_WITHIN.as_secs_f64() * 1_000.0;
         let meter = match (self.meter, limit.window) {
             (Meter::Bucket(level), Window::Bucket) => Meter::Bucket(level.max(-promised).min(limit.capacity())),
@@ -114,7 +116,7 @@ impl Record {
             {
                 meter
             }
-            _ => return Self::begun(limit, self.at, true),
+            _ => return Self::begun(limit, since, true),
         };
         Self { at: self.at, meter, leases: BTreeMap::new(), of: Some(*limit) }
     }
@@ -122,7 +124,7 @@ impl Record {
     fn advanced_by(&self, limit: &RateLimit, now: Timestamp) -> Self {
         let mut next = self.clone();
         next.of = Some(*limit);
-        let is_wrong = self.at > now.plus(WRONG_CLOCK);
+        let is_wrong = self.is_ahead(now);
         next.at = if is_wrong { now } else { self.at.max(now) };
         let at = next.at;
         match (&mut next.meter, limit.window) {
@@ -133,11 +135,28 @@ impl Record {
                     (*window, *used) = (current, 0);
                 }
             }
-            (Meter::Sliding(slices), Window::Sliding) => slices.retain(|slice, _| leaves_at(limit, *slice) > at),
+            (Meter::Sliding(slices), Window::Sliding) => {
+                slices.retain(|slice, _| leaves_at(limit, *slice) > at);
+                if is_wrong {
+                    let taken_ahead = slices.split_off(&(slice_at(limit, at.plus(limit.lease())) + 1));
+                    *slices.entry(slice_at(limit, at)).or_default() += taken_ahead.values().sum::<u64>();
+                }
+            }
             _ => return Self::begun(limit, at, true),
         }
         next.leases.retain(|_, lease| !is_wrong && lease.until.plus(LISTED) > at);
         next
+    }
+
+    fn is_ahead(&self, now: Timestamp) -> bool {
+        self.at > now.plus(WRONG_CLOCK)
+    }
+
+    /// The record as it counts from `now` on, if a clock that was ahead wrote it; else `None`. A node that is refused
+    /// has to store it: as long as none does, it counts anew from each time that it is looked at.
+    #[must_use]
+    pub fn corrected(&self, limit: &RateLimit, now: Timestamp) -> Option<Self> {
+        self.is_ahead(now).then(|| self.advanced(limit, now))
     }
 
     /// The level of the bucket once it has filled until `at`.

@@ -190,6 +190,45 @@ fn a_limit_that_counts_in_another_way_now_gives_nothing_at_first() {
     }
 }
 
+/// A limit of each kind, with a short and with a long span: ten tokens, all taken at this time.
+fn used_up(at: Timestamp) -> impl Iterator<Item = (RateLimit, Record)> {
+    let spans = [Window::Bucket, Window::Fixed, Window::Sliding].map(|window| [(window, 1_000), (window, 60_000)]);
+    spans.into_iter().flatten().map(move |(window, per)| {
+        let (limit, ask) = (limit(window, 10, per, 10), Ask { who: "n".into(), number: 1, need: 1, want: 10 });
+        let Answer::Granted(record, lease) = Record::lease(None, &limit, &ask, at) else { panic!("{limit:?}") };
+        assert_eq!(lease.tokens, 10, "{limit:?}");
+        (limit, record)
+    })
+}
+
+/// Given a limit that is used up, when it is set to another kind or span, then it grants within a span of the new one,
+/// though asks that are refused until then leave the record as it is.
+#[test]
+fn a_limit_of_another_kind_or_span_grants_again_within_its_span() {
+    let now = Timestamp::from_millis(BEGIN);
+    for (before, record) in used_up(now) {
+        for (after, _) in used_up(now).filter(|(after, _)| *after != before) {
+            let ask = Ask { who: "n".into(), number: 2, need: 1, want: 1 };
+            // The slice of the last tokens is over, too.
+            let later = now.plus(after.per + after.per / 25);
+            let answer = Record::lease(Some(&record), &after, &ask, later);
+            assert!(matches!(answer, Answer::Granted(..)), "{before:?}, then {after:?}: {answer:?}");
+        }
+    }
+}
+
+/// Given a limit that was used up by a clock an hour ahead, when that is corrected, then it is whole again within its
+/// span, and not an hour later.
+#[test]
+fn a_limit_is_whole_again_soon_after_a_clock_was_corrected() {
+    let now = Timestamp::from_millis(BEGIN);
+    for (limit, record) in used_up(now.plus(Duration::from_secs(3_600))) {
+        let corrected = record.corrected(&limit, now).unwrap();
+        assert_eq!(corrected.corrected(&limit, now), None);
+        assert_eq!(corrected.left(&limit, now.plus(limit.per + limit.per / 25)), 10, "{limit:?}");
+    }
+}
+
 #[test]
 fn a_holder_takes_while_it_has_tokens_and_gives_back_what_is_idle() {
     let (start, time) = (Instant::now(), Timestamp::from_millis(BEGIN));

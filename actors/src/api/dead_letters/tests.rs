@@ -116,7 +116,7 @@ fn letters_are_grouped_by_the_cause_of_the_failure() {
     ];
     let mut groups = BTreeMap::new();
     for run in runs {
-        count(&mut groups, run, at(2 * 3_600_000 + 600));
+        assert!(count(&mut groups, run, at(2 * 3_600_000 + 600)));
     }
     assert_eq!(groups.len(), 4, "particulars make no group; kind, type and text do");
     let fingerprint = mark(&died("r", "mail.send", timeout("no answer from 1 within 2 s"), 1)).2;
@@ -125,6 +125,16 @@ fn letters_are_grouped_by_the_cause_of_the_failure() {
     assert_eq!((group.hours.len(), &group.hours[20..]), (24, &[0, 1, 2, 0][..]), "two died less than two hours ago");
     assert_eq!((group.example.run_id.as_str(), group.pattern.as_str()), ("r1", "no answer from # within # s"));
     assert_eq!(group.example.error.unwrap().message, "no answer from 10.0.0.1 within 30 s");
+}
+
+#[test]
+fn one_call_has_a_bounded_number_of_groups() {
+    let (mut groups, of) = (BTreeMap::new(), |job_type: &str| died("r", job_type, (ErrorKind::Timeout, "late"), 1));
+    for number in 0..GROUPS {
+        assert!(count(&mut groups, of(&format!("type-{number}")), at(1)));
+    }
+    assert!(!count(&mut groups, of("one-more"), at(1)) && count(&mut groups, of("type-7"), at(1)));
+    assert_eq!((groups.len(), groups.values().map(|group| group.count).max()), (GROUPS, Some(2)));
 }
 
 #[test]

@@ -15,8 +15,9 @@ use crate::attempt::holders;
 use crate::attempt::keys::{self, line};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
+use crate::commit::follow_up::is_needed;
 use crate::commit::{Commit, chain};
-use crate::ports::Rules as _;
+use crate::ports::{Rules as _, Server as _};
 use crate::runtime::log_run::{About, log_run};
 
 /// How often per lease a job whose holder is silent is delivered again.
@@ -41,7 +42,7 @@ pub(super) async fn not_begun<P: Ports>(
             if verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some() {
                 keys::finish_take_over(ports, &assignment.job, &run).await?;
             }
-            again(ports, assignment, run, verdict)
+            again(ports, assignment, run, revision, verdict).await
         }
         Verdict::Begin { .. }
         | Verdict::BeginAgain { .. }
@@ -54,7 +55,13 @@ pub(super) async fn not_begun<P: Ports>(
 
 /// Decided under this message, or cancelled: events that may be missing are published, and the decision is carried out
 /// again.
-fn again<P: Ports>(ports: &P, assignment: &Assignment, run: Box<Run>, verdict: Verdict) -> Disposition {
+async fn again<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    mut run: Box<Run>,
+    revision: u64,
+    verdict: Verdict,
+) -> Disposition {
     let follow_up = follow_up::plan(&run);
     let published = match run.state {
         State::Duplicate { .. } if run.published && verdict == Verdict::PublishEnd => Published::at_made_way(&run),
@@ -62,12 +69,33 @@ fn again<P: Ports>(ports: &P, assignment: &Assignment, run: Box<Run>, verdict: V
         State::Duplicate { .. } if run.published => Published::nothing(),
         _ => ports.server().published_at_redelivery(&run),
     };
+    // The message of a run that made way in its lane: from now on the record is kept like that of any other end.
+    let has_come = verdict == Verdict::PublishEnd
+        && matches!(run.state, State::Duplicate { left: None, .. })
+        && run.published
+        && run.held_by.is_none();
+    if has_come {
+        run.held_by = Some(assignment.arrival.holding.clone());
+    }
     let mut commit = Commit::of_stored(run, assignment.payload.clone(), published, ports.author());
     commit.arrival = Some(assignment.arrival.clone());
     commit.follow_up = follow_up;
     commit.next = chain::next(ports, &commit.run, &commit.payload);
     commit.line = line::of(ports.policies(), &assignment.job).map(Box::new);
+    if has_come || is_needed(&commit) {
+        keep(ports, &commit.run, revision).await;
+    }
     Disposition::Again(Box::new(commit))
+}
+
+/// Has the record of an ended run kept anew, from now on. What is left to do may wait for hours for room in a stream,
+/// and with the record gone the job would begin again. A full bucket does not keep it from being done now.
+async fn keep<P: Ports>(ports: &P, run: &Run, revision: u64) {
+    let mut run = run.clone();
+    ports.sign(&mut run);
+    if let Err(error) = ports.server().write_record(&run, revision).await {
+        log_run!(debug, About::run(&run), "its record is kept no longer than before: {}", error.with_causes());
+    }
 }
 
 /// The run waits for its time, perhaps held locally by another node: the write takes it away, then it is scheduled.

@@ -22,7 +22,7 @@ use crate::attempt::keys::{Denied, order, record_first};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::note_logged;
-use crate::commit::keys::ended;
+use crate::commit::keys::{LASTS_BEYOND, ended};
 use crate::ports::{RunPorts, Server};
 use crate::runtime::fail_point;
 use crate::runtime::kind::Kind;
@@ -66,8 +66,11 @@ pub(crate) async fn come<P: Ports>(
         let ended = ended(ports.server(), &job.tenant, &line).await?;
         let judged = line.judge(&me, on_busy, max, |member| ended.contains(member));
         let changes = judged.write.is_some();
-        // A remote attempt's limit may count anew from its `started`.
-        let judged = judged.kept(&line, ports.now(), time_limit.saturating_mul(2));
+        // Parked, it comes to its line no more until it is taken back. A remote attempt's limit may count anew from its
+        // `started`.
+        let is_parked = parks || matches!(judged.entry, Entry::Waits(_));
+        let needed = if is_parked { LASTS_BEYOND } else { time_limit.saturating_mul(2) };
+        let judged = judged.kept(&line, ports.now(), needed);
         if let Some(line) = &judged.write {
             match ports.server().write_line(&id, line, revision).await {
                 Ok(true) => fail_point::pass("after-line"),

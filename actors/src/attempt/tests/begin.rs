@@ -7,7 +7,7 @@ use longshore_domain::backoff::Backoff;
 use longshore_domain::job::When;
 use longshore_domain::run::{DeferReason, EndLog, Holding, RunResult};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, JobOptions, Run, RunState, Timestamp};
+use longshore_domain::{ErrorKind, Failure, JobOptions, JobType, Run, RunState, Timestamp};
 
 use super::node::Node;
 use super::server::{Fault, MemoryServer, Message, RUN, SEQUENCE, at, id, message};
@@ -15,6 +15,9 @@ use super::{LEASE, completed};
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::running::RunningAttempt;
 use crate::ports::RunPorts as _;
+
+/// What the end of a run that was cancelled at work leaves.
+const FORGETS: &str = "forget steps of main-p5-7";
 
 /// A server with one job, and a node.
 pub(super) struct Scene {
@@ -196,17 +199,21 @@ fn what_the_record_says_of_a_delivery() {
         (
             "it died under this message",
             Box::new(move |run| after(run, dead())),
-            &["log enqueued started failed dlq", "dead letter", "ack 7"],
+            &["record dead 1/1", "log enqueued started failed dlq", "dead letter", "ack 7"],
         ),
         ("it completed under another", Box::new(move |run| elsewhere(after(run, completed()))), &["ack 7"]),
         ("it runs under another", Box::new(elsewhere), &["ack 7"]),
         (
             "it was cancelled under this message",
             Box::new(move |run| after(run, Settlement::Cancel)),
-            &["log enqueued started cancelled", "ack 7"],
+            &["record cancelled 1/1", "log enqueued started cancelled", "ack 7", FORGETS],
         ),
         ("it was cancelled under another", Box::new(move |run| elsewhere(after(run, Settlement::Cancel))), &["ack 7"]),
-        ("it was cancelled, which is logged", Box::new(|run| cancelled_and(run, EndLog::Done)), &["ack 7"]),
+        (
+            "it was cancelled, which is logged",
+            Box::new(|run| cancelled_and(run, EndLog::Done)),
+            &["record cancelled 1/1", "ack 7", FORGETS],
+        ),
         (
             "it was cancelled just now",
             Box::new(|run| cancelled_and(run, EndLog::ByCanceller)),
@@ -237,8 +244,7 @@ fn what_the_record_says_of_a_delivery() {
         let running = scene.running();
         scene.server.has_record(change(running));
         let (begun, sent) = scene.begins();
-        assert!(begun.is_none(), "{says}");
-        assert_eq!(sent, expected, "{says}");
+        assert!(begun.is_none() && sent == expected, "{says}: {sent:?}");
     }
 }
 
@@ -523,8 +529,28 @@ fn an_invalid_job_becomes_a_dead_letter_once() {
     let mut again = scene.claim();
     again.start = Start::Invalid("nonsense".to_owned());
     assert!(scene.node.begins(again).is_none());
-    assert_eq!(scene.node.sent(), ["log dlq", "dead letter", "ack 7"]);
+    assert_eq!(scene.node.sent(), ["record dead 1/0", "log dlq", "dead letter", "ack 7"]);
     assert_eq!(scene.server.dead_letters.borrow().len(), 1);
+}
+
+/// Given a run that has ended, when its job comes again and something is left to do, then its record is written anew,
+/// so that it does not expire before that is done. If it cannot be written, the rest is done all the same.
+#[test]
+fn the_record_of_an_end_is_kept_anew_while_something_is_left_to_do() {
+    let mut scene = Scene::new();
+    let completed = after(scene.running(), Settlement::Complete(RunResult::None));
+    scene.server.has_record(Run { then: JobType::parse("next").ok(), ..completed });
+    assert_eq!(scene.begins().1, ["record completed 1/1", "log enqueued started completed", "ack 7"]);
+    for fault in [Fault::Full, Fault::Lost] {
+        let mut scene = Scene::new();
+        let dead = after(scene.running(), Settlement::Dead(Failure::new(ErrorKind::Permanent, "no")));
+        scene.server.has_record(dead);
+        // Its record is read before.
+        scene.server.breaks(1, fault);
+        let (begun, sent) = scene.begins();
+        assert!(begun.is_none() && scene.server.is_broken());
+        assert_eq!(sent, ["log enqueued started failed dlq", "dead letter", "ack 7"], "{fault:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! How an attempt ends: its outcome, what the record says by then, and what follows.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -16,8 +17,11 @@ use super::server::{Fault, RUN, SEQUENCE, at, id, message};
 use super::{LEASE, completed, done, failed, failed_for};
 use crate::attempt::conclude::{HeldRetry, judge_or_hold};
 use crate::attempt::ports::Ports as _;
-use crate::attempt::running::RunningAttempt;
+use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
+use crate::attempt::stop::Owner;
+use crate::attempt::watch::last_write;
 use crate::commit::{AfterCommit, Commit, PublishedJob, follow_up};
+use crate::handlers::handler::BoxFuture;
 use crate::ports::RunPorts as _;
 use crate::ports::encode::EncodedEvents;
 use crate::runtime::gate_news::Wakes;
@@ -30,6 +34,12 @@ impl Scene {
     fn runs(&mut self) -> RunningAttempt {
         let assignment = self.delivery();
         self.node.begins(assignment).unwrap()
+    }
+
+    /// An attempt whose handler works.
+    fn works(&mut self) -> CurrentAttempt {
+        let now = self.server.instant();
+        Arc::new(Mutex::new(Some(RunningAttempt { at_work: Some((now, now)), ..self.runs() })))
     }
 
     /// An attempt that was claimed.
@@ -96,7 +106,13 @@ fn what_follows_an_attempt() {
         ),
         (
             Outcome::Cancelled,
-            &["record cancelled 1/1", "live enqueued started cancelled", "log enqueued started cancelled", "ack 7"],
+            &[
+                "record cancelled 1/1",
+                "live enqueued started cancelled",
+                "log enqueued started cancelled",
+                "ack 7",
+                "forget steps of main-p5-7",
+            ],
         ),
     ];
     for (outcome, expected) in rows {
@@ -216,7 +232,8 @@ fn the_end_of_a_run_that_was_cancelled_meanwhile_is_published_instead() {
     running.attempt_state.published = running.attempt_state.published.after_live(2, true);
     scene.server.before_write(|server| server.changes(RUN, |run| run.settle(Settlement::Cancel, at(10))));
     let sent = scene.ends(running, completed());
-    assert_eq!(sent, ["log cancelled", "ack 7"], "live it was published by who cancelled");
+    let ends = ["log cancelled", "ack 7", "forget steps of main-p5-7"];
+    assert_eq!(sent, ends, "live it was published by who cancelled");
     assert_eq!(scene.node.metrics.fenced.get(), 0);
 }
 
@@ -486,4 +503,18 @@ fn the_end_of_a_job_wakes_parking_unless_it_found_no_handler() {
     };
     assert!(!wakes(Outcome::NoHandler));
     assert!(wakes(Outcome::Busy { started: false }) && wakes(Outcome::Released));
+}
+
+/// Given a handler that is over, when the write that says that it runs has no answer yet, then it is not at work any
+/// more: it would be taken for one that blocks its thread, and its success would be a time-out.
+#[test]
+fn a_handler_that_is_over_is_not_at_work_while_its_record_is_written() {
+    let mut scene = Scene::new();
+    let current = scene.works();
+    let is_at_work = || of_current(&current, |running| running.at_work.is_some());
+    assert_eq!(last_write(&current, &mut None).now_or_never(), Some(Owner::Us));
+    assert_eq!(is_at_work(), Some(true), "its end follows at once");
+    let mut claim: Option<BoxFuture<'_, Owner>> = Some(Box::pin(std::future::pending()));
+    assert_eq!(last_write(&current, &mut claim).now_or_never(), None);
+    assert_eq!(is_at_work(), Some(false));
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use longshore_backbone::Headers;
 use longshore_backbone::claims::Claim;
@@ -111,12 +112,15 @@ fn what_followed_an_earlier_run_of_the_id_makes_way_once_it_has_ended() {
         let mut headers = Headers::new();
         headers.insert(then::NAME, r#"{"type":"t"}"#);
         let payload = PublishedJob { headers: Some(Arc::new(headers)), ..PublishedJob::default() };
+        scene.node.policies.default_type.keep = Some(Duration::from_secs(60));
         let next = chain::next(&scene.node, &run, &payload).unwrap();
         scene.node.sent();
         done(chain::publish(&*scene.server, &next)).unwrap();
         let record = "record of main-p5-7-then enqueued 1/0".to_owned();
         let published = vec![record.clone(), "next main-p5-7-then: ".to_owned(), record];
         assert_eq!(scene.node.sent(), if has_ended { published } else { vec![] });
+        let kept = scene.server.run("main-p5-7-then").keep_ms;
+        assert_eq!(kept, has_ended.then_some(60_000), "as its type asks");
     }
 }
 
@@ -178,7 +182,8 @@ fn what_a_full_stream_refuses_is_put_off_once_half_of_the_places_are_taken() {
     };
     assert_eq!(ends(2_047, 1, 0), ["dead letter", "claim k for main-p5-7, given back", "ack 7"]);
     assert_eq!(ends(2_048, 1, 0), ["nak 7 after 1000 ms"]);
-    assert_eq!(ends(2_048, 99, 0), ["nak 7 after 64000 ms"], "later each time");
+    assert_eq!(ends(2_048, 4, 0), ["nak 7 after 8000 ms"], "later each time");
+    assert_eq!(ends(2_048, 99, 0), ["nak 7 after 30000 ms"], "before its record may be gone");
     assert_eq!(ends(2_048, 1, 3), ["dead letter", "nak 7 after 1000 ms"], "its key is still to be given back");
 }
 
@@ -333,6 +338,6 @@ fn a_run_that_was_cancelled_before_its_end_was_written_is_published_as_cancelled
     assert_eq!((end.run.state.as_str(), end.follow_up), ("cancelled", None));
     let mut lines = end.lines.log().split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     assert_eq!(lines.next_back().map(|line| read_event(line).0).as_deref(), Some("cancelled"));
-    done(follow_up::end(&*scene.server, end));
-    assert_eq!(scene.node.sent(), ["ack 7"]);
+    assert!(follow_up::is_needed(&end) && scene.follows(end));
+    assert_eq!(scene.node.sent(), ["ack 7", "forget steps of main-p5-7"], "its record lists none of its last attempt");
 }

@@ -71,6 +71,9 @@ fn a_silent_holder_has_a_lease_from_its_last_sign() {
     assert!(is_judged_lost(&seen(52_000)));
     let started_again = found(10, |scene| scene.server.has_presence("n2", at(5), at(6)));
     assert!(is_judged_lost(&started_again));
+    // Its clock was ahead as it started.
+    let corrected = found(10, |scene| scene.server.has_presence("n2", at(5_000), at(6)));
+    assert_eq!(corrected.1, ["nak 7 after 7500 ms"], "it is the same process");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_backbone::claims::Claim;
 use longshore_backbone::fingerprint::Fingerprint;
 use longshore_domain::job::{Unique, When};
-use longshore_domain::run::RunResult;
+use longshore_domain::run::{RunResult, whole_millis};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{JobOptions, Run, RunId, RunState};
 
@@ -218,22 +218,31 @@ fn a_key_that_cannot_be_claimed_returns_the_job() {
 }
 
 #[test]
-fn a_run_replayed_later_needs_no_key() {
-    let mut scene = keyed();
-    scene.server.has_claim("k", claim("r1", true, &[]));
-    let mut dead = scene.running();
-    dead.settle(
-        Settlement::Dead(longshore_domain::Failure::new(longshore_domain::ErrorKind::Permanent, "no")),
-        super::server::at(5),
-    );
-    dead.seal = "5ea1".into();
-    dead.replay(super::server::at(6));
-    scene.server.has_record(dead);
-    let mut assignment = scene.claim();
-    (assignment.arrival.round, assignment.arrival.moved, assignment.arrival.seal) = (2, true, Some("5ea1".into()));
-    let running = scene.node.begins(assignment).unwrap();
-    assert_eq!(scene.node.sent(), ["record running 2/1"]);
-    scene.node.ends(running, completed());
+fn a_run_replayed_later_claims_its_key_only_if_it_never_had_it_or_its_window_may_be_over() {
+    let hour = Duration::from_secs(3_600);
+    let rows = [(Some(hour), Duration::ZERO, false), (Some(hour), hour, true), (None, Duration::ZERO, true)];
+    for (claimed, passes, needs_it) in rows {
+        let mut scene = keyed();
+        scene.server.has_claim("k", claim("r1", true, &[]));
+        let mut dead = Run { key_claimed_ms: claimed.map(whole_millis), ..scene.fresh() };
+        dies(&mut dead);
+        dead.seal = "5ea1".into();
+        dead.replay(at(7));
+        scene.server.has_record(dead);
+        scene.server.pass(passes);
+        let mut assignment = scene.claim();
+        (assignment.arrival.round, assignment.arrival.moved, assignment.arrival.seal) = (2, true, Some("5ea1".into()));
+        let begun = scene.node.begins(assignment);
+        let run = scene.server.last_run();
+        assert_eq!((run.state == RunState::Dead, begun.is_none()), (needs_it, needs_it), "{claimed:?}, {passes:?}");
+        match begun {
+            Some(running) => {
+                assert_eq!(scene.node.sent(), ["record running 2/1"]);
+                scene.node.ends(running, completed());
+            }
+            None => assert!(run.error.unwrap().message.contains("belongs to run r1")),
+        }
+    }
 }
 
 // What another run's record says about the key.
@@ -407,7 +416,9 @@ fn the_message_of_a_run_that_made_way_publishes_its_end() {
         let mut assignment = scene.claim();
         assignment.arrival.seal = Some("5ea1".into());
         assert!(scene.node.begins(assignment).is_none());
-        assert_eq!(scene.node.sent(), ["live enqueued duplicate", "log enqueued duplicate", "ack 7"], "{at_once}");
+        let ends = ["record duplicate 1/0", "live enqueued duplicate", "log enqueued duplicate", "ack 7"];
+        assert_eq!(scene.node.sent(), ends, "{at_once}");
+        assert!(scene.server.last_run().held_by.is_some(), "its record waits for that message no more");
     }
 }
 

@@ -1,13 +1,17 @@
 //! Lines of concurrency keys: what becomes of a job whose key is busy when it is about to start.
 
+use std::time::Duration;
+
 use longshore_domain::concurrency::{Line, Member, OnBusy, Place};
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{JobOptions, Run, RunState};
 
 use super::begin::{Scene, after};
+use super::done;
 use super::server::{Fault, RUN, at, id};
 use crate::attempt::keys::line;
+use crate::ports::Server as _;
 
 /// A job with the key `k`, of a type with this `on_busy`.
 fn scene(on_busy: OnBusy) -> Scene {
@@ -60,6 +64,10 @@ fn the_newest_job_waits_out_of_the_way_of_others() {
     assert!(begun.is_none());
     assert_eq!(sent[..3], ["record enqueued 1/0", "line r1 main-p5-7", "record enqueued 1/0"]);
     assert!(scene.server.run(RUN).state.is_parked());
+    let job = scene.delivery().job;
+    let (stored, _) = done(scene.server.read_line(&line::of(&scene.node.policies, &job).unwrap())).unwrap();
+    let month = Duration::from_secs(30 * 86_400);
+    assert!(stored.lasts(scene.server.now()) > month, "it may stay parked for weeks, and keeps its place");
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl DeadLetterPorts for Node {
 
 /// Whether a header is the client's, or one of its options.
 fn is_own(name: &str) -> bool {
-    header::is_clients(name) || name == "Longshore-Max-Attempts"
+    header::is_clients(name) || ["Longshore-Max-Attempts", "Longshore-Then"].contains(&name)
 }
 
 /// The run has died of this, with its record.
@@ -317,16 +317,43 @@ fn a_new_payload_has_to_be_one_that_the_settings_take() {
 
 #[test]
 fn a_run_whose_key_another_run_has_by_now_is_not_replayed() {
+    // Its end has freed its key; or it died before it claimed that.
+    for (unique, name) in [(Unique::Active, "active"), (Unique::Window, "window")] {
+        let mut scene = Scene::new();
+        let mut dead_letter = failed(&mut scene);
+        dead_letter.headers.insert("Longshore-Idempotency-Key", "k");
+        dead_letter.headers.insert("Longshore-Unique", name);
+        let other = Run { run_id: id("r1"), ..scene.running() };
+        scene.server.has_record(other);
+        let (fingerprint, taken_from) = (Fingerprint::of("t", None, b"{}"), Vec::new());
+        scene.server.has_claim("k", Claim { run_id: id("r1"), fingerprint, unique, published: true, taken_from });
+        let error = replay_error(&scene, &dead_letter, ReplayChange::default());
+        assert_eq!(error, "its idempotency key belongs to run r1 by now: replay it once the key is free");
+        assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true), "it needs no key for that");
+    }
+}
+
+#[test]
+fn a_mended_job_has_the_options_of_its_headers_and_what_follows_any_other_stays() {
     let mut scene = Scene::new();
-    let mut dead_letter = failed(&mut scene);
-    dead_letter.headers.insert("Longshore-Idempotency-Key", "k");
-    dead_letter.headers.insert("Longshore-Unique", "active");
-    let other = Run { run_id: id("r1"), ..scene.running() };
-    scene.server.has_record(other);
-    let fingerprint = Fingerprint::of("t", None, b"{}");
-    let (unique, taken_from) = (Unique::Active, Vec::new());
-    scene.server.has_claim("k", Claim { run_id: id("r1"), fingerprint, unique, published: true, taken_from });
-    let error = replay_error(&scene, &dead_letter, ReplayChange::default());
-    assert_eq!(error, "its idempotency key belongs to run r1 by now: replay it once the key is free");
-    assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true), "it needs no key for that");
+    let mut dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "Longshore-Tag: is reserved"));
+    let headers = [
+        ("Longshore-Tag", "a"),
+        ("Longshore-Tags", "night"),
+        ("Longshore-Max-Attempts", "2"),
+        ("Longshore-Keep", "1h"),
+        ("Longshore-Then", r#"{"type":"next"}"#),
+    ];
+    headers.into_iter().for_each(|(name, value)| dead_letter.headers.insert(name, value));
+    assert_eq!(act(&scene, &dead_letter, &Action::Replay(with_header("Longshore-Tag", None))), Ok(true));
+    let run = scene.server.last_run();
+    assert_eq!((run.max_attempts, run.keep_ms, &run.tags[..]), (2, Some(3_600_000), &["night".to_owned()][..]));
+    assert_eq!(run.then.unwrap().as_str(), "next");
+
+    let mut scene = Scene::new();
+    let dead_letter = failed(&mut scene);
+    let change = with_header("Longshore-Then", Some(r#"{"type":"next"}"#));
+    assert_eq!(act(&scene, &dead_letter, &Action::Replay(change)), Ok(true));
+    assert!(scene.node.sent().contains(&PUBLISHED.to_owned()), "without what would follow");
+    assert!(scene.server.last_run().then.is_none());
 }

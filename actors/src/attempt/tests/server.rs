@@ -22,6 +22,7 @@ use longshore_domain::{
     BatchId, Job, JobOptions, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events,
 };
 
+use super::LEASE;
 use super::node::read_event;
 use crate::attempt::assignment::Assignment;
 use crate::ports::encode::{Destination, EncodedEvents};
@@ -596,6 +597,10 @@ impl Server for MemoryServer {
         ack_token.abandon();
         let nak = || self.note(format!("nak {} after {} ms", reply.as_str(), after.as_millis()));
         let _ = self.call(nak).await;
+    }
+
+    fn ack_wait(&self) -> Duration {
+        LEASE
     }
 
     async fn pause(&self, _: Duration) {

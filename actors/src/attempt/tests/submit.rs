@@ -1,10 +1,13 @@
 //! Submissions with a key, an id or a time of their own: what is stored in which order, what the client is answered,
 //! and that a repeat finishes what a node that died has begun.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use longshore_backbone::claims::Claim;
+use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
@@ -16,9 +19,10 @@ use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, Run, RunId, RunState, Tenant, Timestamp, duration};
 
+use super::LEASE;
 use super::begin::{Scene, after};
 use super::node::Node;
-use super::server::{Fault, at, id};
+use super::server::{Fault, RUN, at, id};
 use crate::api::cancellation::is_of_wait;
 use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission, SubmitPorts};
@@ -62,8 +66,12 @@ impl WaitingPorts for Node {
         found.map_err(|error| ApiError::unavailable(error.with_causes()))
     }
 
-    async fn waiting(&self, _: &Tenant, _: &RunId) -> Result<Option<InLane>, ApiError> {
-        Ok(None)
+    async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
+        let Some((_, number)) = run.as_derived() else { return Ok(None) };
+        let is_there = self.server.lane.borrow().iter().any(|message| message.sequence == number);
+        let job = crate::tests::job("t", run.as_str());
+        let run = Run::new(&job, 3, at(0));
+        Ok(is_there.then(|| InLane { run, job: Arc::new(job), trace: None }))
     }
 
     async fn waiting_by_own_id(&self, _: &Tenant, _: &RunId) -> Result<Option<InLane>, ApiError> {
@@ -176,6 +184,25 @@ fn the_same_job_again_is_answered_with_the_run_that_it_has() {
     assert_eq!((scene.node.sent(), scene.server.find("r2").is_none()), (vec![], true), "nothing is written");
     scene.server.changes("r1", |run| run.settle(Settlement::Complete(RunResult::None), at(9)));
     assert_eq!(submit(&scene, keyed("r3"), None), answered("r1", RunState::Completed, true));
+}
+
+/// Given a node that died after it had claimed a key for a job, and before it wrote the record of its run, when the key
+/// is submitted, then the run waits for as long as its job is in its lane.
+#[test]
+fn a_run_without_a_record_has_completed_only_if_its_job_has_left_its_lane() {
+    let scene = Scene::new();
+    let (fingerprint, taken_from) = (Fingerprint::of("t", None, b"{}"), Vec::new());
+    let claim = Claim { run_id: id(RUN), fingerprint, unique: Unique::Window, published: true, taken_from };
+    scene.server.has_claim("k", claim);
+    scene.server.pass(LEASE);
+    let state = || {
+        let answer = try_submit(&scene, keyed("r1"), None).unwrap().unwrap();
+        assert_eq!((answer.run_id.as_str(), answer.deduplicated), (RUN, true));
+        answer.state
+    };
+    assert_eq!(state(), ENQUEUED.into());
+    scene.server.lane.borrow_mut().clear();
+    assert_eq!(state(), RunState::Completed.into());
 }
 
 #[test]

@@ -358,3 +358,74 @@ fn lines_of_all_tenants_outlive_a_committer_that_dies_while_it_sends_the_first_o
     assert!(!survives(pipeline.send_batches(&mut memory)));
     assert_eq!(left_by_a_dead_committer(&mut pipeline, &mut memory), ["a line of a\n", "a line of b\n"]);
 }
+
+/// Whatever waits for the log goes there: the bodies of its messages.
+fn logged(pipeline: &mut Pipeline, memory: &mut Memory) -> Vec<Bytes> {
+    let mut bodies = Vec::new();
+    while !pipeline.batches.is_empty() {
+        pipeline.batches.fall_due();
+        done(pipeline.send_batches(memory));
+        for (number, message) in std::mem::take(&mut memory.open) {
+            if let Message::Batch { body, .. } = message {
+                bodies.push(body);
+                done(pipeline.answered(number, PublishAnswer::Stored(1), memory));
+            }
+        }
+    }
+    bodies
+}
+
+#[test]
+fn what_the_server_takes_no_more_after_its_restart_goes_in_parts_or_is_written_anew() {
+    let (mut pipeline, mut memory) = (pipeline(), Memory::default());
+    let (returns, _returned) = mpsc::unbounded_channel();
+    let line = || Input::Line(Tenant::parse("a").unwrap(), Bytes::from_static(b"a line of a log"));
+    for _ in 0..100 {
+        done(pipeline.take(line(), &mut memory));
+    }
+    pipeline.batches.fall_due();
+    done(pipeline.send_batches(&mut memory));
+    for _ in 0..50 {
+        done(pipeline.take(line(), &mut memory));
+    }
+    let make = AckToken::without_connection(returns);
+    done(pipeline.take(Input::Commit(commit(1, make("1"))), &mut memory));
+    assert_eq!(memory.open.len(), 2, "a batch and a record were sent");
+    memory.open.clear();
+
+    pipeline.fit(200);
+    done(pipeline.send_again(Duration::ZERO, &mut memory));
+
+    assert!(memory.open.is_empty(), "{:?}", memory.open);
+    assert_eq!(memory.unclear.borrow().len(), 1, "its record is written anew");
+    let bodies = logged(&mut pipeline, &mut memory);
+    assert!(bodies.iter().all(|body| body.len() <= 100 && body.ends_with(b"\n")), "{bodies:?}");
+    let log: Vec<u8> = bodies.iter().flatten().copied().collect();
+    assert_eq!(log, b"a line of a log\n".repeat(150));
+}
+
+#[test]
+fn while_the_log_takes_nothing_what_handlers_say_has_a_bound_and_starts_are_kept() {
+    const LONG: usize = 256 * 1024;
+    let (mut pipeline, mut memory) = (Pipeline::new(1 << 20, Arc::default(), None), Memory::default());
+    let (long, at) = (Bytes::from(vec![b'x'; LONG]), Timestamp::from_millis(1_000));
+    for _ in 0..140 {
+        done(pipeline.take(Input::Line(Tenant::default_tenant(), long.clone()), &mut memory));
+    }
+    let mut run = Box::new(Run::new(&crate::tests::job("t", "r"), 1, at));
+    run.begin(1, &"n".into(), at);
+    let author = Author { node: "n", server: &Here(Names::new("longshore")) };
+    let start = EncodedEvents::of(&run, Published::nothing(), author).for_the_log();
+    let lines_of_start = start.log().to_vec();
+    let start = Input::Commit(Box::new(Commit::with_events(run, PublishedJob::default(), start)));
+    assert!(start.is_for_the_log_alone());
+    done(pipeline.take(start, &mut memory));
+
+    let bodies = logged(&mut pipeline, &mut memory);
+
+    let bytes: usize = bodies.iter().map(Bytes::len).sum();
+    assert_eq!(bytes, 32 * 1024 * 1024 / LONG * (LONG + 1) + lines_of_start.len());
+    assert!(!lines_of_start.is_empty() && bodies.last().unwrap().ends_with(&lines_of_start));
+    done(pipeline.take(lines("a"), &mut memory));
+    assert_eq!(logged(&mut pipeline, &mut memory), ["a line of a\n"]);
+}

@@ -281,7 +281,14 @@ async fn lease<S: LimitPorts>(server: &S, id: &LimitId, limit: &RateLimit, ask: 
         let when = Asked { sent: instant(), time: now() };
         match Record::lease(record.as_ref(), limit, ask, when.time) {
             Answer::Has(lease) => return AskOutcome::Granted(lease, when, record.map_or(1, |record| record.holders())),
-            Answer::NotBefore(at) => return AskOutcome::Refused(at, when),
+            Answer::NotBefore(at) => {
+                if let Some(next) = record.and_then(|record| record.corrected(limit, when.time))
+                    && let Err(error) = server.write_limit(id, &next, revision, next.matters_for(limit)).await
+                {
+                    failed(id, &error);
+                }
+                return AskOutcome::Refused(at, when);
+            }
             Answer::Granted(next, lease) => {
                 match server.write_limit(id, &next, revision, next.matters_for(limit)).await {
                     Ok(true) => return AskOutcome::Granted(lease, when, next.holders()),

@@ -1,11 +1,15 @@
 //! The limits of a node without a cluster: what a job takes, what goes back, what is held.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use futures_util::FutureExt as _;
+use longshore_backbone::Error;
 use longshore_domain::JobOptions;
-use longshore_domain::limit::{Asked, Lease, Window};
+use longshore_domain::limit::{Answer, Ask, Asked, Lease, Record, Window};
 
 use super::*;
+use crate::limits::rate::keeper::{LimitPorts, Request, carry_out};
 
 fn limit(rate: u32) -> RateLimit {
     RateLimit { rate, per: Duration::from_secs(1), burst: rate, window: Window::Bucket }
@@ -49,6 +53,37 @@ fn grant(limits: &Limits, tokens: u32) {
         let lease = Lease { tokens, from: time, until: time.plus(Duration::from_secs(10)) };
         holder.granted(ask.number, lease, Asked { sent: now, time }, 1);
     }
+}
+
+/// The cluster's record of one limit.
+struct OneRecord(RefCell<Record>);
+
+impl LimitPorts for OneRecord {
+    async fn read_limit(&self, _: &LimitId) -> Result<(Option<Record>, u64), Error> {
+        Ok((Some(self.0.borrow().clone()), 1))
+    }
+
+    async fn write_limit(&self, _: &LimitId, next: &Record, _: u64, _: Duration) -> Result<bool, Error> {
+        self.0.replace(next.clone());
+        Ok(true)
+    }
+
+    async fn pause(&self, _: Duration) {}
+}
+
+/// Given a limit that was used up by a clock an hour ahead, when a node is refused, then what it stores counts from its
+/// own time on.
+#[test]
+fn a_refusal_corrects_what_a_clock_that_was_ahead_wrote() {
+    let limit = RateLimit { per: Duration::from_secs(60), window: Window::Sliding, ..limit(10) };
+    let ask = |number| Ask { who: "n".into(), number, need: 1, want: 10 };
+    let ahead = now().plus(Duration::from_secs(3_600));
+    let Answer::Granted(record, _) = Record::lease(None, &limit, &ask(1), ahead) else { panic!("none is taken") };
+    let server = OneRecord(RefCell::new(record));
+    let id = LimitId { scope: Scope::Type(JobType::parse("own").unwrap()), key: None };
+    assert!(carry_out(&server, Request::Lease(id, limit, ask(2))).now_or_never().flatten().is_some());
+    let record = server.0.into_inner();
+    assert_eq!((record.left(&limit, now()), record.left(&limit, now().plus(limit.per * 2))), (0, 10));
 }
 
 #[test]

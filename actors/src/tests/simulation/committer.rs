@@ -220,7 +220,13 @@ impl WorldOutlets<'_> {
                 Some(News::Answer(number, answer))
             }
             1 => self.committing.done.borrow_mut().pop().map(News::Done),
-            2 if pipeline.in_flight() < IN_FLIGHT => self.committing.inbox.borrow_mut().pop_front().map(News::Input),
+            2 => {
+                let mut inbox = self.committing.inbox.borrow_mut();
+                // As in the product: what is for the log alone waits for no place.
+                let lines = inbox.iter().position(Input::is_for_the_log_alone);
+                let next = lines.or((pipeline.in_flight() < IN_FLIGHT).then_some(0))?;
+                inbox.remove(next).map(News::Input)
+            }
             3 if pipeline.batches.is_ready() => Some(News::Ready),
             3 if pipeline.batches.due().is_some_and(|due| self.world.millis(due) <= now) => Some(News::Due),
             3 if look_at <= now && pipeline.awaits_server() => Some(News::Look),

@@ -525,7 +525,8 @@ impl<'w> Drive<'w> {
             DeadLetterVerdict::Stands => {
                 // What could not be read is not replayed unless somebody mends it.
                 let is_invalid = letter.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
-                let may_be_replayed = letter.round <= REPLAYS && !is_invalid;
+                let has_no_key = world.without_key.borrow().contains(&letter.sequence);
+                let may_be_replayed = letter.round <= REPLAYS && !is_invalid && !has_no_key;
                 wish == Letter::Discard || wish == Letter::Replay && may_be_replayed
             }
             DeadLetterVerdict::OtherRun => wish == Letter::Discard,

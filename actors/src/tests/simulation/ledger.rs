@@ -421,7 +421,10 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
     }
     let discarded = before.state == RunState::Dead && after.state == RunState::Discarded;
     let noted = before.state.end_log() == EndLog::ByCanceller && after.state.end_log() == EndLog::Done;
-    if after.round != before.round || (before.state.is_terminal() && !discarded && !noted) {
+    // The same end, which is kept anew while something is left to do.
+    let ends = |run: &Run| (run.state.name(), run.state.ended_at(), run.attempt, run.attempts.len());
+    let kept = ends(before) == ends(after);
+    if after.round != before.round || (before.state.is_terminal() && !discarded && !noted && !kept) {
         return Some(step());
     }
     if after.attempt > before.attempt + 1 || after.attempt + 1 < before.attempt {

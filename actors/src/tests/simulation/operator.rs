@@ -11,6 +11,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header::{self, Moved};
 use longshore_backbone::{Error, Headers};
+use longshore_domain::job::Unique;
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Run, RunId, Tenant};
 
@@ -220,7 +221,8 @@ impl CancelPorts for Hand<'_> {
 
     async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {
         let Some(held) = &run.held_by else { return Ok(false) };
-        let found = self.client.look_in_lane(|message| message.sequence == held.message.sequence).await;
+        let (sequence, at) = (held.message.sequence, held.message.at);
+        let found = self.client.look_in_lane(|message| message.sequence == sequence && stamp(message.at) == at).await;
         Ok(found.is_none())
     }
 
@@ -254,6 +256,10 @@ pub(crate) async fn attend(world: &World, node: usize, dead: DeadLetter) {
     let letter = StoredDeadLetter { sequence, run: (*run).clone(), headers, payload, left_out: None };
     // What could not be done is tried again.
     if let Err(error) = dead_letter::one(&hand, letter, &action).await {
+        let unique = world.plans[index].job().options.as_ref().map(|options| options.unique);
+        if unique == Some(Unique::Window) && error.contains("its idempotency key belongs to run") {
+            world.without_key.borrow_mut().push(sequence);
+        }
         world.say(|| format!("{} cannot do it to the dead letter of run {index}: {error}", hand.client.name()));
     }
 }

@@ -187,8 +187,9 @@ impl Rules for Hand<'_> {
         key::is_recorded_first(unique) && !self.world.is(Mutation::KeyClaimedBeforeItsRecord)
     }
 
-    fn is_claimed_again(&self, unique: Unique, release_on: ReleaseOn) -> bool {
-        key::is_claimed_again(unique, release_on) && !self.world.is(Mutation::ReplayedRunBelievedToHaveItsKey)
+    fn is_claimed_again(&self, run: &Run, unique: Unique, release_on: ReleaseOn, now: Timestamp) -> bool {
+        let is_believed = self.world.is(Mutation::ReplayedRunBelievedToHaveItsKey);
+        key::is_claimed_again(run, unique, release_on, now) && !is_believed
     }
 
     fn published_at_arrival(&self, found: &Run) -> Published {
@@ -488,7 +489,7 @@ impl Server for Hand<'_> {
             })
         };
         if world.is(Mutation::SilentHolderTakenForDead) {
-            return Ok(presence(stamp(i64::MAX / 2), stamp(0)));
+            return Ok(presence(stamp(i64::MAX / 2), stamp(i64::MAX / 2)));
         }
         // Everything here is short compared with the product: a presence is, too.
         let scale = PRESENCE_EVERY - i64::try_from(REAL_PRESENCE_EVERY.as_millis()).unwrap_or(0);
@@ -547,6 +548,10 @@ impl Server for Hand<'_> {
     async fn nak_after(&self, ack_token: AckToken, after: Duration) {
         ack_token.abandon();
         self.send(Word::HandBack(i64::try_from(after.as_millis()).unwrap_or(0)));
+    }
+
+    fn ack_wait(&self) -> Duration {
+        LENGTH
     }
 
     async fn pause(&self, wait: Duration) {

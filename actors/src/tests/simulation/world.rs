@@ -230,6 +230,8 @@ pub(crate) struct World {
     /// Records and events are written as text.
     pub(crate) encodes: bool,
     pub(crate) quiet_from: Cell<i64>,
+    /// Dead letters whose key another run has for as long as the world lasts: nobody goes on asking for their replay.
+    pub(crate) without_key: RefCell<Vec<u64>>,
     pub(crate) mutation: Option<Mutation>,
     /// How many deliveries one node holds at once.
     pub(crate) room: usize,
@@ -292,6 +294,7 @@ impl World {
             calm: Cell::new(calm),
             encodes: calm,
             quiet_from: Cell::new(STORM),
+            without_key: RefCell::default(),
             mutation,
             room: chance.pick(&[4, 4, 4, 1]),
             slots: if kind.parks() { Some(1) } else { chance.pick(&[None, None, Some(1), Some(2), Some(4)]) },

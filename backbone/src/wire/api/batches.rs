@@ -71,19 +71,26 @@ pub struct OneBatchRequest {
 }
 
 /// Whose batches are listed.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct BatchesRequest {
     /// The tenant, if the operator asks for one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
+    /// Entries per page: 100 by default, at most 500.
+    pub limit: Option<u64>,
+    /// Where the previous page ended.
+    pub cursor: Option<String>,
 }
 
-/// Batches, by tenant and id, without their members.
+/// Some batches, by tenant and id, without their members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Batches {
     /// The batches.
     pub batches: Vec<BatchStatus>,
+    /// Where the next page begins; absent: this is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
 }
 
 /// A batch as answers show it.

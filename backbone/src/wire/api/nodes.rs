@@ -55,7 +55,7 @@ pub struct StatsPoint {
     pub run: Option<Quantiles>,
 }
 
-/// Times of which so many are shorter: edges of the histograms of the metrics.
+/// Times of which so many are shorter: edges of the histograms of the metrics, or 600,001 above the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Quantiles {
     /// Half, in milliseconds.

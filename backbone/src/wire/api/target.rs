@@ -110,6 +110,14 @@ impl Outcome {
         Self { done, failed_in_all: (all > failed.len()).then_some(all as u64), failed, more }
     }
 
+    /// Adds a failure: in words, as long as one answer lists it.
+    pub fn add(&mut self, failed: Failed) {
+        match self.failed.len() {
+            Self::LISTED => self.failed_in_all = Some(self.failures() + 1),
+            _ => self.failed.push(failed),
+        }
+    }
+
     /// How many failed.
     pub fn failures(&self) -> u64 {
         self.failed_in_all.unwrap_or(self.failed.len() as u64)

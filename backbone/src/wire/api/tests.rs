@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use longshore_domain::RunState;
+use longshore_domain::{RunId, RunState};
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -447,7 +447,10 @@ fn check_batches() -> [&'static str; 5] {
     [
         check::<BatchesCreate>(&[r#"{"id":"import","on_complete":{"type":"report"}}"#, &create], &[&batch]),
         check::<BatchesGet>(&one, &[&batch]),
-        check::<BatchesList>(&["{}", r#"{"tenant":"acme"}"#], &[&format!(r#"{{"batches":[{batch}]}}"#)]),
+        check::<BatchesList>(
+            &["{}", r#"{"tenant":"acme","limit":500,"cursor":"acme.import"}"#],
+            &[r#"{"batches":[]}"#, &format!(r#"{{"batches":[{batch}],"cursor":"acme.import"}}"#)],
+        ),
         check::<BatchesSeal>(&one, &[&batch]),
         check::<BatchesCancel>(&one, &[&batch]),
     ]
@@ -691,6 +694,17 @@ fn a_key_stands_for_one_run_beside_no_filter() {
     assert!(refused(r#"{"idempotency_key":"k","queue":"main"}"#).starts_with("idempotency_key: stands beside"));
     assert!(refused(r#"{"idempotency_key":""}"#).starts_with("idempotency_key: has 0 bytes"));
     assert!(DlqList::read(br#"{"idempotency_key":"k"}"#).unwrap_err().message.starts_with("idempotency_key: is not"));
+}
+
+#[test]
+fn failures_beyond_those_that_an_answer_lists_are_counted_alone() {
+    let run = |number: usize| RunId::parse(&format!("r{number}")).unwrap();
+    let failed = |number: usize| Failed { error: "why".to_owned(), run_id: run(number) };
+    let mut outcome = Outcome::default();
+    for count in 1..103 {
+        outcome.add(failed(count));
+        assert_eq!(outcome, Outcome::new(0, (1..=count).map(failed).collect(), false));
+    }
 }
 
 #[test]

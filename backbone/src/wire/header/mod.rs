@@ -310,6 +310,7 @@ mod tests {
     fn a_message_is_stored_for_whole_seconds_and_never_too_short() {
         let asked = |ms| ttl(std::time::Duration::from_millis(ms));
         assert_eq!([0, 999, 1_999, 2_000].map(asked), ["1s", "1s", "2s", "2s"]);
+        assert_eq!(asked(u64::MAX), "3153600000s", "the server can still say when it ends");
     }
 
     /// The headers as they come from the wire.

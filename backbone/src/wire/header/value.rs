@@ -15,6 +15,8 @@ pub const KEY_MAX: usize = 512;
 pub const TAGS_MAX: usize = 8;
 /// Maximum bytes in a tag.
 pub const TAG_MAX: usize = 64;
+/// Maximum time for which a message is stored that says how long, in seconds.
+const TTL_MAX: u64 = 100 * 365 * 24 * 60 * 60;
 
 /// Reads a list of tags.
 ///
@@ -70,10 +72,11 @@ pub(crate) fn positive(value: &str) -> Result<Duration, String> {
     span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
 }
 
-/// How long a message is stored, as the server is asked for it: in whole seconds, rounded up, and one at least.
+/// How long a message is stored, as the server is asked for it: in whole seconds, rounded up, and one at least. At most
+/// a hundred years: one that ends after 2262, which the server counts in nanoseconds since 1970, would be gone at once.
 pub(crate) fn ttl(lasts: Duration) -> String {
     let begun = u64::from(lasts.subsec_nanos() > 0);
-    format!("{}s", lasts.as_secs().saturating_add(begun).max(1))
+    format!("{}s", lasts.as_secs().saturating_add(begun).clamp(1, TTL_MAX))
 }
 
 pub(super) fn moment(value: &str) -> Result<Timestamp, String> {
