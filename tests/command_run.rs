@@ -155,7 +155,7 @@ async fn nothing_of_a_command_is_left_when_its_attempt_is_over() {
     let (bye, polite) = (path("bye"), path("polite"));
     let (bye, polite) = (bye.display(), polite.display());
     // Its child needs longer than it does.
-    let child = format!("trap \"sleep 0.3; echo bye > {bye}; exit\" TERM; while :; do sleep 0.1; done");
+    let child = format!("trap \"sleep 0.1; echo bye > {bye}; exit\" TERM; while :; do sleep 0.1; done");
     let polite = format!("({child}) & trap exit TERM; printf \"%s\\n\" $$ $! > {polite}; while :; do sleep 0.1; done");
     let first = with(node, "polite", &late, &polite).start().await;
 

@@ -29,8 +29,7 @@ async fn a_client_asks_for_a_job_and_ends_it() {
     let world = world().await;
     let waits = "timeout = '6s'\nmax_snoozes = 1\nmax_attempts = 1";
     let _node = quick(&world, "node").with("types.waits", waits).start().await;
-    assert_eq!(next(&world, json!({"types": ["none", "waits"], "wait_ms": 0})).await, json!({}));
-    world.submit(json!({"type": "waits", "run_id": "waits"})).await;
+    assert_eq!(next(&world, json!({"types": ["none"], "wait_ms": 0})).await, json!({}));
 
     let job = json!({"type": "pulled", "run_id": "r", "payload": {"a": 1.5}, "headers": {"X-A": "b"}, "priority": 2});
     let (got, _) =
@@ -63,15 +62,18 @@ async fn a_client_asks_for_a_job_and_ends_it() {
     complete(&world, &second["job"]).await;
     assert_eq!(world.wait("again").await.state, "completed");
 
-    // The other one has waited for a client for half its time, more than once: each time it is put back, as if it had
-    // not begun.
+    // Another one waits for a client for half its time, more than once: each time it is put back, as if it had not
+    // begun.
+    assert_eq!(next(&world, json!({"types": ["waits"], "wait_ms": 0})).await, json!({}));
+    world.submit(json!({"type": "waits", "run_id": "waits"})).await;
     eventually("a job that was put back twice", WITHIN, async || {
         let events = world.events("waits").await;
         let put_back = events.iter().filter(|logged| logged.event.reason.as_deref() == Some("busy"));
         if put_back.count() >= 2 { Ok(()) } else { Err(format!("{events:?}")) }
     })
     .await;
-    let waits = next(&world, json!({"types": ["waits"], "wait_ms": 9_000})).await;
+    let asked = json!({"types": ["waits"], "wait_ms": 60_000}).to_string();
+    let waits = world.ask("default", "work.next", asked, WITHIN).await.unwrap();
     assert_eq!((&waits["job"]["run_id"], &waits["job"]["attempt"]), (&json!("waits"), &json!(1)));
 
     for (asked, reason) in [

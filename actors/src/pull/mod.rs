@@ -170,7 +170,7 @@ impl Pullers {
         state.heard.retain(|_, heard| at.duration_since(*heard) < SILENT_AFTER);
         state.heard.insert(wanted.node.clone(), at);
         if wanted.types.is_empty() {
-            return None;
+            return state.held_for(&wanted.node, at);
         }
         let unpromised =
             |held: &PulledJob| held.promised.is_none() && fits(&held.call.job, &wanted.tenant, &wanted.types);
@@ -242,6 +242,20 @@ impl PullerTable {
         let fitting = |wanted: &WorkWanted| fits(job, &wanted.tenant, &wanted.types) && is_there(&wanted.node);
         let first = self.wanted.iter().position(|(wanted, _)| fitting(wanted))?;
         self.wanted.remove(first).map(|(wanted, _)| wanted.node)
+    }
+
+    /// A job that is held although a puller of that node waits for it: the node was silent as it came. The notice does
+    /// not count again.
+    fn held_for(&mut self, node: &str, at: Instant) -> Option<Box<IncomingCall>> {
+        self.wanted.retain(|(_, until)| *until > at);
+        let waits = |job: &Job| {
+            let fitting = |wanted: &WorkWanted| wanted.node == node && fits(job, &wanted.tenant, &wanted.types);
+            self.wanted.iter().position(|(wanted, _)| fitting(wanted))
+        };
+        let unpromised = self.held.iter().enumerate().filter(|(_, held)| held.promised.is_none());
+        let (nth, notice) = unpromised.filter_map(|(nth, held)| Some((nth, waits(&held.call.job)?))).next()?;
+        self.wanted.remove(notice);
+        self.held.remove(nth).map(|held| held.call)
     }
 
     /// Has these types received for so long at least.

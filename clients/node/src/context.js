@@ -87,6 +87,7 @@ export class Context {
         if (code === undefined) return JSON.parse(answer.body || '{}');
         problem = answer.headers['nats-service-error'] ?? code;
         if (code !== '503') break;
+        if (nth === 1) this.log(`step ${request.name} is asked about again: ${problem}`);
       }
       await new Promise((go) => setTimeout(go, 200 * 2 ** Math.min(nth, 4)));
     }

@@ -152,11 +152,13 @@ impl Record {
         self.at > now.plus(WRONG_CLOCK)
     }
 
-    /// The record as it counts from `now` on, if a clock that was ahead wrote it; else `None`. A node that is refused
-    /// has to store it: as long as none does, it counts anew from each time that it is looked at.
+    /// The record as it counts from `now` on, if it is of another limit, or a clock that was ahead wrote it; else
+    /// `None`. A node that is refused has to store it: as long as none does, it counts anew from each time that it is
+    /// looked at, and a bucket fills as slowly as before.
     #[must_use]
     pub fn corrected(&self, limit: &RateLimit, now: Timestamp) -> Option<Self> {
-        self.is_ahead(now).then(|| self.advanced(limit, now))
+        let is_of_another = self.of.is_some_and(|of| of != *limit);
+        (is_of_another || self.is_ahead(now)).then(|| self.advanced(limit, now))
     }
 
     /// The level of the bucket once it has filled until `at`.

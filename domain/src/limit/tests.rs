@@ -192,7 +192,8 @@ fn a_limit_that_counts_in_another_way_now_gives_nothing_at_first() {
 
 /// A limit of each kind, with a short and with a long span: ten tokens, all taken at this time.
 fn used_up(at: Timestamp) -> impl Iterator<Item = (RateLimit, Record)> {
-    let spans = [Window::Bucket, Window::Fixed, Window::Sliding].map(|window| [(window, 1_000), (window, 60_000)]);
+    let windows = [Window::Bucket, Window::Fixed, Window::Sliding];
+    let spans = windows.map(|window| [(window, 1_000), (window, 60_000), (window, 86_400_000)]);
     spans.into_iter().flatten().map(move |(window, per)| {
         let (limit, ask) = (limit(window, 10, per, 10), Ask { who: "n".into(), number: 1, need: 1, want: 10 });
         let Answer::Granted(record, lease) = Record::lease(None, &limit, &ask, at) else { panic!("{limit:?}") };
@@ -201,16 +202,20 @@ fn used_up(at: Timestamp) -> impl Iterator<Item = (RateLimit, Record)> {
     })
 }
 
-/// Given a limit that is used up, when it is set to another kind or span, then it grants within a span of the new one,
-/// though asks that are refused until then leave the record as it is.
+/// Given a limit that is used up, when it is set to another kind or span, then it grants within a span of the new one:
+/// who is refused stores that it is of the new one.
 #[test]
 fn a_limit_of_another_kind_or_span_grants_again_within_its_span() {
     let now = Timestamp::from_millis(BEGIN);
     for (before, record) in used_up(now) {
         for (after, _) in used_up(now).filter(|(after, _)| *after != before) {
             let ask = Ask { who: "n".into(), number: 2, need: 1, want: 1 };
+            let asked = now.plus(Duration::from_millis(1));
+            let refused = matches!(Record::lease(Some(&record), &after, &ask, asked), Answer::NotBefore(_));
+            let record = if refused { record.corrected(&after, asked).unwrap() } else { record.clone() };
+            assert_eq!(record.corrected(&after, asked).is_some(), !refused, "it is stored once");
             // The slice of the last tokens is over, too.
-            let later = now.plus(after.per + after.per / 25);
+            let later = asked.plus(after.per + after.per / 25);
             let answer = Record::lease(Some(&record), &after, &ask, later);
             assert!(matches!(answer, Answer::Granted(..)), "{before:?}, then {after:?}: {answer:?}");
         }

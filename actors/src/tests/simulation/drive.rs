@@ -215,6 +215,13 @@ impl<'w> Drive<'w> {
             }
             return;
         }
+        // It made way before anybody was answered, and the submission that has its key now died, too: nobody goes on
+        // with its events.
+        let claim = world.plans[plan].key.and_then(|key| world.server.borrow().claim_of(key));
+        let is_nobodys = |run: &Run| run.state.duplicate_of().is_some() && !run.published && run.held_by.is_none();
+        if run.is_some_and(is_nobodys) && claim.is_some_and(|claim| !claim.published) {
+            ledger.ended_late(plan);
+        }
         // Of the runs that share a key only one has to be there, and a record that was only pre-created goes away by
         // itself.
         if world.plans[plan].key.is_none() || run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {

@@ -348,6 +348,8 @@ impl Ledger {
             page.logged.retain(counts);
             page.implied.retain(counts);
             page.live.retain(counts);
+            // The record may be written anew, with the same events.
+            page.ids.retain(|(kind, round, _)| *kind != EventKind::Scheduled || *round > 1);
         }
         let page = &self.pages[plan];
         // Cancelled before a client was answered or a message of it was there: if the node died while it published, no
@@ -422,9 +424,11 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
     let discarded = before.state == RunState::Dead && after.state == RunState::Discarded;
     let noted = before.state.end_log() == EndLog::ByCanceller && after.state.end_log() == EndLog::Done;
     // The same end, which is kept anew while something is left to do.
-    let ends = |run: &Run| (run.state.name(), run.state.ended_at(), run.attempt, run.attempts.len());
-    let kept = ends(before) == ends(after);
-    if after.round != before.round || (before.state.is_terminal() && !discarded && !noted && !kept) {
+    let kept = || {
+        let end = |run: &Run| format!("{:?}", Run { token: SmolStr::default(), held_by: None, ..run.clone() });
+        end(before) == end(after)
+    };
+    if after.round != before.round || (before.state.is_terminal() && !discarded && !noted && !kept()) {
         return Some(step());
     }
     if after.attempt > before.attempt + 1 || after.attempt + 1 < before.attempt {

@@ -135,6 +135,8 @@ class Context:
                     return json.loads(answer or b"{}")
                 if code != "503":
                     break
+                if nth == 1:
+                    self.log(f"step {request['name']} is asked about again: {problem}")
             await asyncio.sleep(0.2 * 2 ** min(nth, 4))
             nth += 1
         raise RuntimeError(f"{word} of {request['name']}: {problem}")

@@ -236,10 +236,13 @@ class Worker:
         try:
             while self._published:
                 before, self._published = self._published, []
-                await asyncio.sleep(0)  # nats-py sends its ping before what is still to be sent
-                await connection.flush()
-                if not connection.is_connected:
-                    return  # nats-py has asked nobody
+                while connection.is_connected and connection.pending_data_size:
+                    await asyncio.sleep(0.01)  # nats-py sends its ping before what is still to be sent
+                # Never cancelled: nats-py's reader would end at the answer.
+                flushed = asyncio.ensure_future(connection.flush(3600))
+                await asyncio.wait({flushed}, timeout=ANSWER_WITHIN)
+                if not flushed.done() or flushed.exception() or not connection.is_connected:
+                    return  # they are looked after once there is a connection again
                 for channel in before:
                     self._sent.pop(channel, None)
         except Exception as error:  # they are looked after once there is a connection again
