@@ -281,12 +281,12 @@ mod tests {
         assert!((&mut unknown).now_or_never().is_none());
         assert!(jwt.key(Some("c")).now_or_never().unwrap().unwrap().is_some());
         assert!(!unknown.await.unwrap());
-        // After a reading that failed the next one comes soon, and nobody waits for it.
+        // After a reading that failed the next one comes before its time, and nobody waits for it.
         std::fs::remove_file(&file).unwrap();
         tokio::time::advance(COUNT_FOR).await;
         assert!(counts("c").await.unwrap());
         write("d");
-        tokio::time::advance(READ_AGAIN).await;
+        tokio::time::advance(READ_EVERY).await;
         assert!(jwt.key(Some("c")).now_or_never().unwrap().unwrap().is_some());
         jwt.keys.subscribe().wait_for(|keys| !keys.are_being_read).await.unwrap();
         assert!(!counts("c").await.unwrap());
