@@ -58,6 +58,10 @@ impl Stop {
         self.why.load(Ordering::Acquire) == LOST
     }
 
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.why.load(Ordering::Acquire) == CANCELLED
+    }
+
     /// Whether the node gives the job back, because it ends.
     pub(crate) fn is_released(&self) -> bool {
         self.why.load(Ordering::Acquire) == RELEASED
@@ -165,8 +169,7 @@ impl Book {
 
     /// Whether the worker that works on a run here was notified that the run is cancelled.
     pub(crate) fn is_cancelled(&self, tenant: &Tenant, run: &RunId) -> bool {
-        let is_cancelled = |held: &LeasedRun| held.stop.why.load(Ordering::Acquire) == CANCELLED;
-        self.held.lock().unpoisoned().values().any(|held| held.is(tenant, run) && is_cancelled(held))
+        self.held.lock().unpoisoned().values().any(|held| held.is(tenant, run) && held.stop.is_cancelled())
     }
 
     /// Whether this node works on the job of that message.

@@ -170,11 +170,12 @@ async def main():
         await nats.flush()
         await client.cancel(job["run_id"])
         begins = await asyncio.wait_for(said.get(), 30)
-        assert begins.headers == {"Longshore-Signal": "started"} and begins.reply, begins
+        begun = begins.headers == {"Longshore-Signal": "started"} and begins.reply
+        assert begun, (begins, noted(), await client.get(job["run_id"]))
         await nats.publish(begins.reply, headers={"Longshore-Cancel": "true"})
         answer = await asyncio.wait_for(said.get(), 30)
         assert "before it began" in answer.headers["Nats-Service-Error"], answer
-        assert noted().count("waits") == 2, noted()
+        assert noted().count("waits") == 2, (noted(), await client.get(job["run_id"]))
         # A node that answers no more has lost the job.
         await nats.publish("longshore.work.default.t.wait", b"1", reply="check.reply", headers=job_headers)
         answered = 0  # an answer that comes too late counts for nothing

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Client, Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
 
-const worker = new Worker({ heartbeat: Number(process.env.HEARTBEAT ?? 2.5) });
+const worker = new Worker({ heartbeat: Number(process.env.HEARTBEAT ?? 6) });
 const snoozed = new Set();
 const note = (word) => appendFileSync(process.env.NOTES, `${word}\n`);
 const language = (_payload, ctx) => {
@@ -73,7 +73,7 @@ worker
   })
   .handler('t.long', async () => {
     note('long');
-    await sleep(3000);
+    await sleep(7000);
   })
   .handler('t.wait', async (_payload, ctx) => {
     note('waits');

@@ -7,7 +7,7 @@ import time
 
 from longshore import Client, Detach, Permanent, Retry, Snooze, Worker
 
-worker = Worker(heartbeat=float(os.environ.get("HEARTBEAT", 2.5)))
+worker = Worker(heartbeat=float(os.environ.get("HEARTBEAT", 6)))
 snoozed = set()
 elsewhere = set()
 
@@ -102,7 +102,7 @@ async def steps(payload, ctx):
 @worker.handler("t.long")
 def long(payload, ctx):
     note("long")
-    time.sleep(3)
+    time.sleep(7)
 
 
 @worker.handler("t.wait")

@@ -85,6 +85,10 @@ async fn again_held_locally<P: Ports>(
     let attempt = run.next_attempt();
     let published = ports.server().published_when_held(&run);
     let attempt_state = AttemptState::new(run, revision, published, true);
+    if assignment.entry.as_ref().is_some_and(|entry| entry.stop.is_cancelled()) {
+        // While it waited here, or its handler was faster to hear of it than this node.
+        return Err(Disposition::Settle(Box::new(attempt_state), Settlement::Cancel));
+    }
     let attempt_state = start(ports, assignment, attempt_state, attempt, true)?;
     // Cancelled, or taken up elsewhere: that node answers for the run; this message is judged when it comes again.
     write_claim(ports, assignment, attempt_state).await?.map_err(|_| Disposition::Return)

@@ -62,6 +62,15 @@ pub(crate) enum Handler {
     Stops,
 }
 
+/// The work has ended; `None`: as its slots were lost. Cancelled runs are not tried again.
+pub(crate) fn done(outcome: Option<Outcome>, is_cancelled: bool) -> AttemptEvent {
+    match outcome {
+        Some(Outcome::Failed { .. }) if is_cancelled => AttemptEvent::Done(Outcome::Cancelled),
+        Some(outcome) => AttemptEvent::Done(outcome),
+        None => AttemptEvent::SlotsLost,
+    }
+}
+
 /// What ends the attempt by this event; `None`: it goes on.
 pub(crate) fn by(event: AttemptEvent) -> Option<(End, Handler)> {
     Some(match event {
@@ -170,5 +179,13 @@ mod tests {
             assert_eq!(said(&at_last(done(), owner, false)), end);
             assert_eq!(said(&at_last(done(), owner, true)), "not ours", "{owner:?}");
         }
+    }
+
+    #[test]
+    fn a_cancelled_run_is_not_tried_again_as_its_handler_heard_of_it_first() {
+        let failed = || Some(Outcome::failed(ErrorKind::Retryable, "stopped"));
+        let end = |event: AttemptEvent| format!("{:?}", by(event));
+        assert_eq!(end(done(failed(), true)), end(AttemptEvent::Done(Outcome::Cancelled)));
+        assert_eq!(end(done(failed(), false)), end(AttemptEvent::Done(failed().unwrap())));
     }
 }

@@ -57,7 +57,7 @@ pub(super) async fn see_through(
     let (end, handler) = loop {
         let event = tokio::select! {
             biased;
-            outcome = &mut work => outcome.map_or(AttemptEvent::SlotsLost, AttemptEvent::Done),
+            outcome = &mut work => stop::done(outcome, lease.is_cancelled()),
             () = &mut lasts, if !claimed => {
                 claimed = true;
                 claim = Some(Box::pin(claim_running(ports, current)));
