@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longshore::{Client, Connection, Context, HandlerError};
-use longshore_harness::{EventName, Job, Node, Reply, World, eventually};
+use longshore_harness::{EventName, Handler, Job, Node, Reply, World, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
@@ -222,12 +222,9 @@ async fn no_finished_step_in_node_is_done_again_whatever_dies() {
     }
 }
 
-/// A node that was frozen beyond its lease takes no result of its attempt any more, as another has the job.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_result_of_a_frozen_node_is_refused() {
-    let world = world().await;
-    let frozen = node(&world, "frozen").await;
-    let (sender, mut calls) = mpsc::unbounded_channel();
+/// Handlers of `order`: their jobs come by the channel, and end when they are notified.
+async fn held(world: &World) -> (Handler, mpsc::UnboundedReceiver<Job>, Arc<Notify>) {
+    let (sender, calls) = mpsc::unbounded_channel();
     let ends = Arc::new(Notify::new());
     let waits = Arc::clone(&ends);
     let handler = world.handler("order").start(move |job: Job| {
@@ -238,7 +235,15 @@ async fn a_late_result_of_a_frozen_node_is_refused() {
             Reply::json(json!("done"))
         }
     });
-    let _handler = handler.await;
+    (handler.await, calls, ends)
+}
+
+/// A node that was frozen beyond its lease takes no result of its attempt any more, as another has the job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_result_of_a_frozen_node_is_refused() {
+    let world = world().await;
+    let frozen = node(&world, "frozen").await;
+    let (_handler, mut calls, ends) = held(&world).await;
     let run = world.publish("order").json(json!({})).await;
     let first = calls.recv().await.unwrap();
     eventually("a record that it runs", Duration::from_secs(60), async || {
@@ -278,18 +283,7 @@ async fn a_late_result_of_a_frozen_node_is_refused() {
 async fn new_steps_leave_a_part_of_their_bucket() {
     let world = world().await;
     let _node = node(&world, "one").await;
-    let (sender, mut calls) = mpsc::unbounded_channel();
-    let ends = Arc::new(Notify::new());
-    let waits = Arc::clone(&ends);
-    let handler = world.handler("order").start(move |job: Job| {
-        sender.send(job).unwrap();
-        let ends = Arc::clone(&waits);
-        async move {
-            ends.notified().await;
-            Reply::json(json!("done"))
-        }
-    });
-    let _handler = handler.await;
+    let (_handler, mut calls, ends) = held(&world).await;
     let run = world.publish("order").header("Longshore-Timeout", "10m").json(json!({})).await;
     let job = calls.recv().await.unwrap();
     let [charge, ship] = ["charge", "ship"].map(|name| json!({"name": name, "n": 1, "result": 1}));

@@ -248,8 +248,8 @@ pub(crate) trait CancelPorts: WaitingPorts {
     /// Asks every node to stop the run, or, `only_if_waiting`, not to begin it; waits for a while until each has
     /// received that. Returns whether one of them runs it.
     async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, only_if_waiting: bool) -> Result<bool, ApiError>;
-    /// Waits for a while until the run has ended.
-    async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError>;
+    /// Waits for a while until the attempt that a node works on is over.
+    async fn wait_for_attempt(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError>;
     /// Whether the message that carries a running run is gone, so that no node gets it again.
     async fn has_no_message(&self, run: &Run) -> Result<bool, Error>;
     /// Deletes a message; returns whether it was there.

@@ -99,8 +99,9 @@ pub(crate) async fn one<P: CancelPorts>(
                     // It has begun, without a record.
                     return Ok(None);
                 }
-                // That node writes the end, with the attempt that is in no record yet.
-                ports.wait_for_end(tenant, run_id).await?;
+                // That node writes the end, with the attempt that is in no record yet. If its handler was faster to
+                // hear of this, and failed, it writes a retry, which is cancelled as any.
+                ports.wait_for_attempt(tenant, run_id).await?;
             }
             // Either way some time has passed.
             continue;
@@ -125,6 +126,11 @@ pub(crate) async fn one<P: CancelPorts>(
             return Ok(Some(after.run));
         }
     }
+}
+
+/// Whether no attempt of a run that was cancelled as it began goes on.
+pub(crate) fn is_over(run: &Run) -> bool {
+    run.state.is_terminal() || run.state.wait().is_some()
 }
 
 /// The record cannot be read, and no lane has a job of the run: what is stored of it is removed, and the message by

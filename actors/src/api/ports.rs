@@ -12,7 +12,7 @@ use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::{Job, Lane, Priority, QueueLane, Run, RunId, Tenant};
 
-use crate::api::cancellation::{comes_by_a_node, is_of_wait};
+use crate::api::cancellation::{comes_by_a_node, is_of_wait, is_over};
 use crate::api::submission::SubmitPorts;
 use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
@@ -152,9 +152,9 @@ impl CancelPorts for Api {
         Ok(self.backbone.ask_who_runs(tenant, run, only_if_waiting, &nodes).await)
     }
 
-    async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError> {
+    async fn wait_for_attempt(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError> {
         let until = tokio::time::Instant::now() + ENDS_WITHIN;
-        runs::wait_for_end(self, tenant, run, until).await.map(drop)
+        runs::wait_until(self, tenant, run, until, is_over).await.map(drop)
     }
 }
 

@@ -8,7 +8,7 @@ use longshore_backbone::wire::api::{ApiError, Code, Encoded, Record, RunRequest}
 use longshore_backbone::wire::record;
 use longshore_domain::policy::{History, Policies};
 use longshore_domain::run::State;
-use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -107,10 +107,11 @@ pub(super) fn unknown(tenant: &Tenant, run_id: &RunId) -> ApiError {
 /// run that it is a duplicate of: that one does what was asked for.
 pub(crate) async fn wait(api: &Api, tenant: &Tenant, run_id: &RunId, timeout: Duration) -> Answered<Record> {
     let until = Instant::now() + timeout;
-    let mut waited = wait_for_end(api, tenant, run_id, until).await?;
+    let has_ended = |run: &Run| run.state.is_terminal();
+    let mut waited = wait_until(api, tenant, run_id, until, has_ended).await?;
     for _ in 0..FOLLOWED {
         let Some(of) = waited.duplicate_of else { break };
-        match wait_for_end(api, tenant, &of, until).await {
+        match wait_until(api, tenant, &of, until, has_ended).await {
             Ok(other) => waited = other,
             Err(error) if error.code == Code::NotFound.number() => break,
             Err(error) => return Err(error),
@@ -125,12 +126,13 @@ pub(crate) struct Waited {
     duplicate_of: Option<RunId>,
 }
 
-/// Waits until the run itself has ended.
-pub(crate) async fn wait_for_end(
+/// Waits until that is over of the run itself.
+pub(crate) async fn wait_until(
     api: &Api,
     tenant: &Tenant,
     run_id: &RunId,
     until: Instant,
+    is_over: impl Fn(&Run) -> bool,
 ) -> Result<Waited, ApiError> {
     let subject = api.backbone.names().events_where(Some(tenant.as_str()), None, None, Some(run_id.as_str()));
     let mut events = loop {
@@ -152,13 +154,13 @@ pub(crate) async fn wait_for_end(
             // The servers may answer again before the time is over; that a value is unreadable stays.
             Err(_) => {}
             Ok(found) => {
-                let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
-                if let Some(end) = published.take().filter(|_| !has_ended) {
+                let is_over = found.as_ref().is_some_and(|found| is_over(&found.run));
+                if let Some(end) = published.take().filter(|_| !is_over) {
                     // Its end was published, and no record will say so.
                     return Ok(Waited { record: end, duplicate_of: None });
                 }
                 match found {
-                    Some(found) if has_ended || now >= until => {
+                    Some(found) if is_over || now >= until => {
                         let duplicate_of = found.run.state.duplicate_of().cloned();
                         return Ok(Waited { record: shown(api, &found).await, duplicate_of });
                     }

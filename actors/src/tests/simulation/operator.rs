@@ -206,13 +206,13 @@ impl CancelPorts for Hand<'_> {
         }))
     }
 
-    async fn wait_for_end(&self, _: &Tenant, run: &RunId) -> Result<(), ApiError> {
+    async fn wait_for_attempt(&self, _: &Tenant, run: &RunId) -> Result<(), ApiError> {
         let (world, key) = (self.world, self.place_of(run).1);
         let until = world.clock.get() + ENDS_WITHIN;
         while world.clock.get() < until {
             world.pause(250).await;
             let found = self.client.read(key).await;
-            if found.is_some_and(|stored| stored.run.state.is_terminal()) {
+            if found.is_some_and(|stored| cancellation::is_over(&stored.run)) {
                 break;
             }
         }
