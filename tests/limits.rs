@@ -243,15 +243,8 @@ async fn a_hold_takes_no_room_that_nodes_need() {
     let _node = node(&world, "").with("storage", "control_max_bytes = '1MiB'").start().await;
     let hold = async |_| Reply::json(json!(null)).header("Longshore-Hold", "1h");
     let _handler = world.handler("limited").start(hold).await;
-    for number in 0..90 {
-        let subject = format!("$KV.longshore_control.filler.{number}");
-        world.jetstream().publish(subject, vec![b'x'; 10_000].into()).await.unwrap().await.unwrap();
-    }
-    eventually("a node that says so", WITHIN, async || {
-        let health = world.request("health", json!({})).await.to_string();
-        if health.contains("longshore_control has no room for more keys") { Ok(()) } else { Err(health) }
-    })
-    .await;
+    crate::fill(&world, "control", 0..90).await;
+    crate::has_no_room(&world, "control").await;
     let webhook = json!({"id": "new", "url": "https://1.1.1.1/"});
     assert_eq!(world.try_request("default", "webhooks.put", webhook).await.unwrap_err().code, 503);
     let asks = world.publish("limited").json(json!(1)).await;

@@ -104,6 +104,24 @@ use longshore_natsd::Log;
 /// Far longer than anything takes that is not lost, with elections, leases and starts of nodes on a loaded machine.
 const WITHIN: Duration = Duration::from_secs(240);
 
+/// Stores 10 kB under each of these keys of a bucket, `<bucket>.filler.<number>`, which nobody else uses.
+async fn fill(world: &World, bucket: &str, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let subject = format!("$KV.longshore_{bucket}.filler.{number}");
+        world.jetstream().publish(subject, vec![b'x'; 10_000].into()).await.unwrap().await.unwrap();
+    }
+}
+
+/// Waits until a node says that a bucket has no room for more keys.
+async fn has_no_room(world: &World, bucket: &str) {
+    let said = format!("longshore_{bucket} has no room for more keys");
+    longshore_harness::eventually("a node that says so", WITHIN, async || {
+        let health = world.request("health", serde_json::json!({})).await.to_string();
+        if health.contains(&said) { Ok(()) } else { Err(health) }
+    })
+    .await;
+}
+
 /// How long [`strike`] freezes a node: beyond the leases of these tests, which are two seconds.
 const FREEZE: Duration = Duration::from_millis(3_500);
 

@@ -148,15 +148,8 @@ async fn keys_without_jobs_take_no_room_and_a_full_bucket_holds_up_only_new_keys
     let world = world().await;
     let node = world.node().with("storage", "concurrency_max_bytes = '1MiB'");
     let node = on_a_free_port(node.with("types.echo", "on_busy = 'drop_new'")).start().await;
-    let fill = async |numbers: std::ops::Range<u32>| {
-        for number in numbers {
-            let subject = format!("$KV.longshore_concurrency.lines.filler.{number}");
-            let stored = world.jetstream().publish(subject, vec![b'x'; 10_000].into()).await.unwrap();
-            stored.await.unwrap();
-        }
-    };
     let full = |text: &str| text.contains("longshore_concurrency has no room for more keys");
-    fill(0..70).await;
+    crate::fill(&world, "concurrency.lines", 0..70).await;
     let job = async |key: String| world.publish("echo").header(KEY, &key).send("1").await.unwrap();
     let mut jobs = Vec::new();
     for some in 0..20 {
@@ -170,12 +163,8 @@ async fn keys_without_jobs_take_no_room_and_a_full_bucket_holds_up_only_new_keys
     })
     .await;
 
-    fill(70..90).await;
-    eventually("a node that says so", WITHIN, async || {
-        let health = world.request("health", json!({})).await.to_string();
-        if full(&health) { Ok(()) } else { Err(health) }
-    })
-    .await;
+    crate::fill(&world, "concurrency.lines", 70..90).await;
+    crate::has_no_room(&world, "concurrency").await;
     let waits = job("new".to_owned()).await;
     let quick = world.publish("noop").json(json!({})).await;
     assert_eq!(world.wait(&quick).await.state, "completed");

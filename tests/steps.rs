@@ -292,15 +292,8 @@ async fn new_steps_leave_a_part_of_their_bucket() {
     let whole = jetstream.get_stream("KV_longshore_checkpoints").await.unwrap().cached_info().config.clone();
     let narrow = async_nats::jetstream::stream::Config { max_bytes: 1 << 20, ..whole };
     jetstream.update_stream(&narrow).await.unwrap();
-    for number in 0..90 {
-        let subject = format!("$KV.longshore_checkpoints.filler.{number}");
-        jetstream.publish(subject, vec![b'x'; 10_000].into()).await.unwrap().await.unwrap();
-    }
-    eventually("a node that says so", Duration::from_secs(60), async || {
-        let health = world.request("health", json!({})).await.to_string();
-        if health.contains("longshore_checkpoints has no room for more keys") { Ok(()) } else { Err(health) }
-    })
-    .await;
+    crate::fill(&world, "checkpoints", 0..90).await;
+    crate::has_no_room(&world, "checkpoints").await;
     assert_eq!(step(&job, "step-put", &ship).await.unwrap().0, 503);
     assert_eq!(step(&job, "step-put", &charge).await, Some((200, json!({}))));
     ends.notify_waiters();

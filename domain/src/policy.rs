@@ -88,8 +88,9 @@ impl TypePolicy {
         self.rate_limit.is_some() || self.limit.is_some()
     }
 
-    /// How long one attempt of a job may take that asks for this time limit, or for none.
-    pub fn time_limit(&self, asked: Option<Duration>) -> Duration {
+    /// How long one attempt of a job may take.
+    pub fn time_limit(&self, job: &Job) -> Duration {
+        let asked = job.options.as_ref().and_then(|options| options.timeout);
         asked.unwrap_or(self.timeout).min(self.timeout_max.unwrap_or(Duration::MAX))
     }
 

@@ -56,7 +56,17 @@ pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut 
     const DELAYS: [u64; 14] =
         [5, 30, 120, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 28_800, 43_200, 43_200, 43_200, 43_200];
     let Ok(job_type) = JobType::parse(WEBHOOK_TYPE) else { return };
-    let usual = TypePolicy {
+    let own = root.table("types").table(WEBHOOK_TYPE);
+    let is_said = |name: &str| own.node(name).is_some();
+    let policy = types.entry(job_type).or_insert_with(|| default_type.clone());
+    macro_rules! unless_said {
+        ($($field:ident: $usual:expr,)+) => {$(
+            if !is_said(stringify!($field)) {
+                policy.$field = $usual;
+            }
+        )+};
+    }
+    unless_said! {
         handler: None,
         backoff: Backoff::Delays(DELAYS.map(Duration::from_secs).to_vec()),
         max_attempts: DELAYS.len() as u32 + 1,
@@ -64,26 +74,9 @@ pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut 
         heartbeat: None,
         // The node makes their payloads, and those of events are not the jobs' own.
         payload_max: None,
-        schemas: None,
         concurrency: root.table("webhooks").get(&WEBHOOKS.concurrency).or(default_type.concurrency),
-        ..default_type.clone()
-    };
-    let own = root.named("types", None).into_iter().find(|(name, _)| *name == WEBHOOK_TYPE);
-    let Some((_, section)) = own else {
-        types.insert(job_type, usual);
-        return;
-    };
-    let policy = types.entry(job_type).or_insert_with(|| usual.clone());
-    let is_said = |name: &str| section.node(name).is_some();
-    macro_rules! usual_unless_said {
-        ($($field:ident)+) => {$(
-            if !is_said(stringify!($field)) {
-                policy.$field = usual.$field;
-            }
-        )+};
     }
-    usual_unless_said! { handler backoff max_attempts timeout heartbeat payload_max concurrency }
     if !is_said(TYPE.schema.name) && !is_said(TYPE.schemas.name) {
-        policy.schemas = usual.schemas;
+        policy.schemas = None;
     }
 }

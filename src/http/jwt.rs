@@ -60,6 +60,15 @@ struct Keys {
 }
 
 impl Keys {
+    /// The key of this id, or the only one if a token names none.
+    fn find(&self, kid: Option<&str>) -> Option<&Jwk> {
+        match (kid, self.set.keys.as_slice()) {
+            (Some(kid), _) => self.set.find(kid),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        }
+    }
+
     fn are_older_than(&self, age: Duration) -> bool {
         self.read_at.is_none_or(|at| at.elapsed() >= age)
     }
@@ -145,16 +154,11 @@ impl Jwt {
         })
     }
 
-    /// The key of this id, or the only one if a token names none.
+    /// The key that a token names.
     async fn key(self: &Arc<Self>, kid: Option<&str>) -> Result<Option<Jwk>, ApiError> {
-        let find = |set: &JwkSet| match (kid, set.keys.as_slice()) {
-            (Some(kid), _) => set.find(kid).cloned(),
-            (None, [only]) => Some(only.clone()),
-            (None, _) => None,
-        };
         // One reads, and others wait for it unless their key is there and not too old.
         let begins = self.keys.send_if_modified(|keys| {
-            let good_for = match (find(&keys.set), keys.are_unread) {
+            let good_for = match (keys.find(kid), keys.are_unread) {
                 (None, true) => READ_AGAIN,
                 (Some(_), false) => COUNT_FOR,
                 _ => READ_EVERY,
@@ -167,14 +171,14 @@ impl Jwt {
             tokio::spawn(Arc::clone(self).read_again());
         }
         let may_go_on =
-            |keys: &Keys| !keys.are_being_read || !keys.are_older_than(COUNT_FOR) && find(&keys.set).is_some();
+            |keys: &Keys| !keys.are_being_read || !keys.are_older_than(COUNT_FOR) && keys.find(kid).is_some();
         let mut seen = self.keys.subscribe();
         let unread = || ApiError::unavailable("the keys of the identity provider cannot be read");
         let keys = seen.wait_for(may_go_on).await.map_err(|_| unread())?;
         // Those that were read before count on.
-        match find(&keys.set) {
+        match keys.find(kid) {
             None if keys.are_unread => Err(unread()),
-            found => Ok(found),
+            found => Ok(found.cloned()),
         }
     }
 
@@ -200,13 +204,12 @@ impl Jwt {
             Some(url) => self.ask(url).await,
             None => Err("no jwks_url is set".to_owned()),
         };
-        let is_of_url = of_url.is_ok();
-        let text = match (of_url, &self.settings.file) {
+        let (text, is_of_url) = match (of_url, &self.settings.file) {
             (Err(_), Some(path)) if !had_url => {
                 let read = tokio::fs::read(path).await;
-                read.map(Bytes::from).map_err(|error| format!("{}: {error}", path.display()))?
+                (read.map(Bytes::from).map_err(|error| format!("{}: {error}", path.display()))?, false)
             }
-            (of_url, _) => of_url?,
+            (of_url, _) => (of_url?, true),
         };
         // Keys of kinds that nobody knows here are the provider's for others.
         let keys = jwk_set(&text)?.into_iter().filter_map(|key| serde_json::from_value(key).ok());

@@ -10,6 +10,7 @@ use longshore_backbone::wire::api::{
 use longshore_domain::breaker::record::{BreakerKey, BreakerStep};
 use longshore_domain::duration::MAX_DURATION;
 
+use crate::api::filter::PageRoom;
 use crate::api::{Answered, Api, filter};
 use crate::limits::breaker::keeper::BreakerMessage;
 use crate::runtime::now;
@@ -30,11 +31,11 @@ pub(crate) async fn list(backbone: &Backbone, asker: &str, asked: BreakersReques
         let is_of_type = job_type.as_ref().is_none_or(|wanted| *wanted == breaker.of.job_type);
         *revision >= from && is_of_type && !breaker.is_forgotten(now)
     });
-    let (mut listed, mut bytes) = (Listed { breakers: Vec::new(), cursor: None }, 0);
+    let mut room = PageRoom::of(limit, backbone.max_payload());
+    let mut listed = Listed { breakers: Vec::new(), cursor: None };
     for FoundBreaker { breaker, revision } in wanted {
         let status = BreakerStatus::from(breaker);
-        bytes += serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
-        if listed.breakers.len() == limit || bytes > backbone.max_payload() / 2 {
+        if !room.takes(&status) {
             listed.cursor = Some(revision.to_string());
             break;
         }

@@ -33,7 +33,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<
             None => Err(runs::unknown(&tenant, &run_id)),
         },
         Chosen::Those(filter) => {
-            let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+            let limit = limit.unwrap_or(u64::MAX);
             let count = Pass { only_counts: true, spares_running: false };
             let outcome = match dry_run {
                 true => cancel_those(api, &filter, limit, count, count).await?,
@@ -53,20 +53,8 @@ struct Pass {
     spares_running: bool,
 }
 
-#[derive(Default)]
-struct Many {
-    cancelled: usize,
-    failures: Outcome,
-}
-
-impl Many {
-    fn outcome(self, more: bool) -> Outcome {
-        Outcome { done: self.cancelled as u64, more, ..self.failures }
-    }
-}
-
 /// Cancels the runs that fit: those that wait first.
-pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &RunFilter, limit: usize) -> Result<Outcome, ApiError> {
+pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &RunFilter, limit: u64) -> Result<Outcome, ApiError> {
     let waiting = Pass { only_counts: false, spares_running: true };
     cancel_those(ports, filter, limit, waiting, Pass { spares_running: false, ..waiting }).await
 }
@@ -75,7 +63,7 @@ pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &RunFilter, limit: us
 pub(crate) async fn cancel_waiting<P: FilterPorts>(
     ports: &P,
     filter: &RunFilter,
-    limit: usize,
+    limit: u64,
     dry: bool,
 ) -> Result<Outcome, ApiError> {
     let pass = Pass { only_counts: dry, spares_running: true };
@@ -86,22 +74,22 @@ pub(crate) async fn cancel_waiting<P: FilterPorts>(
 async fn cancel_those<P: FilterPorts>(
     ports: &P,
     filter: &RunFilter,
-    limit: usize,
+    limit: u64,
     first: Pass,
     others: Pass,
 ) -> Result<Outcome, ApiError> {
-    let mut many = Many::default();
+    let mut outcome = Outcome::default();
     for number in 0..LOOKS {
-        let before = many.cancelled;
+        let before = outcome.done;
         let pass = if number == 0 { first } else { others };
-        many.failures = Outcome::default(); // met again
-        let more = page_through(ports, filter, limit, pass, &mut many).await?;
-        let is_last = ports.server().is_last_pass(number, many.cancelled > before);
+        outcome = Outcome { done: before, ..Outcome::default() }; // failures are met again
+        let more = page_through(ports, filter, limit, pass, &mut outcome).await?;
+        let is_last = ports.server().is_last_pass(number, outcome.done > before);
         if more || pass.only_counts || is_last {
-            return Ok(many.outcome(more));
+            return Ok(Outcome { more, ..outcome });
         }
     }
-    Ok(many.outcome(true))
+    Ok(Outcome { more: true, ..outcome })
 }
 
 /// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
@@ -109,14 +97,14 @@ async fn cancel_those<P: FilterPorts>(
 async fn page_through<P: FilterPorts>(
     ports: &P,
     filter: &RunFilter,
-    limit: usize,
+    limit: u64,
     pass: Pass,
-    many: &mut Many,
+    outcome: &mut Outcome,
 ) -> Result<bool, ApiError> {
     for (place, subject) in places(ports, filter, pass).await? {
         let mut from = Some(1);
         while let Some(at) = from {
-            if many.cancelled >= limit {
+            if outcome.done >= limit {
                 return Ok(true);
             }
             let page = ports.page(&place, &subject, at).await?;
@@ -124,7 +112,8 @@ async fn page_through<P: FilterPorts>(
             let meant = page.messages.into_iter().filter(|stored| !is_for_others(ports, filter, &place, stored));
             let mut found = meant.filter_map(|stored| whose(ports, &place, stored));
             loop {
-                let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - many.cancelled)).collect();
+                let room = usize::try_from(limit - outcome.done).unwrap_or(AT_ONCE);
+                let some: Vec<_> = found.by_ref().take(AT_ONCE.min(room)).collect();
                 if some.is_empty() {
                     break;
                 }
@@ -141,11 +130,11 @@ async fn page_through<P: FilterPorts>(
                 let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
                 for (result, run) in results {
                     match result {
-                        Ok(Some(_)) => many.cancelled += 1,
+                        Ok(Some(_)) => outcome.add(Ok(true)),
                         Ok(None) => {}
                         // It ended by itself in the meantime.
                         Err(error) if error.error == Code::WrongState.as_str() => {}
-                        Err(error) => many.failures.add(Failed { error: error.message, run_id: run }),
+                        Err(error) => outcome.add(Err(Failed { error: error.message, run_id: run })),
                     }
                 }
             }

@@ -18,6 +18,7 @@ use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, SlotRecord};
 use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
+use crate::api::filter::PageRoom;
 use crate::api::{Answered, Api, filter};
 use crate::runtime::now;
 
@@ -46,14 +47,14 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ConcurrencyRequest) -> A
     let wanted = found.into_iter().filter(|FoundSlots { id, revision, .. }| {
         *revision >= from && is_seen(id) && job_type.as_ref().is_none_or(|wanted| *wanted == id.job_type)
     });
-    let (mut page, mut sessions, mut next, mut bytes) = (Vec::new(), Sessions::new(), None, 0);
+    let mut room = PageRoom::of(limit, api.backbone.max_payload());
+    let (mut page, mut sessions, mut next) = (Vec::new(), Sessions::new(), None);
     for FoundSlots { id, record, revision } in wanted {
         let status = status(api, &id, &record, &mut sessions).await?;
         if status.holders.is_empty() {
             continue;
         }
-        bytes += serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
-        if page.len() == limit || bytes > api.backbone.max_payload() / 2 {
+        if !room.takes(&status) {
             next = Some(revision.to_string());
             break;
         }

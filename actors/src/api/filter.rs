@@ -7,6 +7,7 @@ use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::subject::Names;
 use longshore_domain::fingerprint::{fingerprint, pattern};
 use longshore_domain::{ErrorKind, Lane, Queue, QueueLane, Run, RunId, Tenant};
+use serde::Serialize;
 
 /// The runs that are meant: those that fit, of one tenant or, for the operator, of all.
 #[derive(Debug, Clone, Default)]
@@ -95,6 +96,28 @@ pub(super) fn limit(asked: Option<u64>) -> Result<Option<usize>, ApiError> {
 
 pub(crate) fn page_size(asked: Option<u64>) -> Result<usize, ApiError> {
     Ok(limit(asked)?.unwrap_or(PAGE))
+}
+
+/// What a page still has room for: entries, and bytes up to half of a message.
+pub(crate) struct PageRoom {
+    entries: usize,
+    bytes: usize,
+}
+
+impl PageRoom {
+    pub(crate) fn of(entries: usize, max_payload: usize) -> Self {
+        Self { entries, bytes: max_payload / 2 }
+    }
+
+    /// Whether there is room for the entry, which takes it then.
+    pub(crate) fn takes(&mut self, entry: &impl Serialize) -> bool {
+        let size = serde_json::to_vec(entry).map_or(0, |text| text.len() + 1);
+        let left = self.entries.checked_sub(1).zip(self.bytes.checked_sub(size));
+        if let Some(left) = left {
+            (self.entries, self.bytes) = left;
+        }
+        left.is_some()
+    }
 }
 
 /// The position at which a list goes on.

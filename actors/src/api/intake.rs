@@ -178,10 +178,7 @@ fn check(
         traced::passed_on(&mut headers);
     }
     let in_headers = header::size_of(&headers);
-    if in_headers > header::HEADERS_MAX {
-        let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
-        return Err(ApiError::new(Code::TooLarge, message));
-    }
+    headers_fit(in_headers)?;
     let clients: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     let size = payload.len() + clients + in_headers.saturating_sub(own); // the last are those of its trace
     if size > room {
@@ -194,6 +191,15 @@ fn check(
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
     let fingerprint = OnceLock::new();
     Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace, fingerprint })
+}
+
+/// Whether a job may have headers of so many bytes.
+pub(crate) fn headers_fit(bytes: usize) -> Result<(), ApiError> {
+    if bytes <= header::HEADERS_MAX {
+        return Ok(());
+    }
+    let message = format!("headers: have {bytes} bytes, {} are allowed", header::HEADERS_MAX);
+    Err(ApiError::new(Code::TooLarge, message))
 }
 
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {

@@ -26,7 +26,7 @@ pub(crate) async fn purge(api: &Api, asked: PurgeRequest) -> Answered<CancelledR
     if !declared.contains(&queue) {
         return Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())));
     }
-    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    let limit = limit.unwrap_or(u64::MAX);
     let wanted = api::Filter { queue: Some(queue), until: Some(now().plus(STORED_WITHIN)), ..api::Filter::default() };
     let outcome = cancel::cancel_waiting(api, &RunFilter { tenant: None, wanted }, limit, dry_run).await?;
     Ok(Encoded::of(&CancelledRuns::from(outcome)))

@@ -9,7 +9,7 @@ use longshore_backbone::Headers;
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{
-    self, ApiError, Code, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
+    self, ApiError, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
 };
 use longshore_backbone::wire::header;
 use longshore_domain::{Priority, Queue};
@@ -67,11 +67,7 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
             headers.insert(name.as_str(), value.as_str());
         }
     }
-    let in_headers = header::size_of(&headers);
-    if in_headers > header::HEADERS_MAX {
-        let message = format!("set.headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
-        return Err(ApiError::new(Code::TooLarge, message));
-    }
+    intake::headers_fit(header::size_of(&headers)).map_err(|error| error.within("set"))?;
     let read = header::read_job(&headers).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
     let is_settled = |name: &str| SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name));
     if let Some((name, _)) = set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)) {
@@ -111,14 +107,13 @@ async fn attend(
     let filter = match filter::which(asker, asked)? {
         Chosen::One(tenant, run_id) => {
             let (dead_letter, _) = dead_letters::find(api, &tenant, &run_id).await?;
-            return Ok(match work_on(dead_letter).await {
-                Ok(done) => Outcome { done: u64::from(done), ..Outcome::default() },
-                Err(failed) => Outcome { failed: vec![failed], ..Outcome::default() },
-            });
+            let mut outcome = Outcome::default();
+            outcome.add(work_on(dead_letter).await);
+            return Ok(outcome);
         }
         Chosen::Those(filter) => filter,
     };
-    let _paced = pause.map(|_| api.paced.enter_paced(asker)).transpose()?;
+    let _paced = pause.map(|_| api.paced.enter(asker)).transpose()?;
     // A run that dies again meanwhile is not taken again.
     let (_, last) = api.backbone.sequences(&Source::DeadLetters).await?;
     let subject = dead_letters::subject(api, &filter);
@@ -143,8 +138,7 @@ async fn attend(
             }
             let each = some.into_iter().map(work_on);
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-            outcome.done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
-            results.into_iter().filter_map(Result::err).for_each(|failed| outcome.add(failed));
+            results.into_iter().for_each(|result| outcome.add(result));
         }
     }
     Ok(outcome)

@@ -121,8 +121,7 @@ async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change:
                 });
                 let each: Vec<_> = each.collect();
                 let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-                outcome.done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
-                results.into_iter().filter_map(Result::err).for_each(|failed| outcome.add(failed));
+                results.into_iter().for_each(|result| outcome.add(result));
             }
         }
     }

@@ -13,7 +13,8 @@ use crate::runtime::Unpoisoned as _;
 const COME_AGAIN_MS: u64 = 1_000;
 
 /// How many calls of a kind there may be.
-struct Bounds {
+#[derive(Debug)]
+pub(crate) struct Bounds {
     per_tenant: usize,
     per_node: usize,
     what: &'static str,
@@ -21,23 +22,27 @@ struct Bounds {
     hint: &'static str,
 }
 
-const WAITS: Bounds = Bounds {
+/// Of waits for runs' ends.
+pub(crate) const WAITS: Bounds = Bounds {
     per_tenant: 1_024,
     per_node: 16_384,
     what: "waits for runs",
     hint: "follow the run's events instead: that takes no place on a node",
 };
-/// Half of a node's places for requests stay free of them.
-const PACED: Bounds = Bounds {
+/// Of calls that work at the rate that their clients want. Half of a node's places for requests stay free of them.
+pub(crate) const PACED: Bounds = Bounds {
     per_tenant: 16,
     per_node: 512,
     what: "calls with rate_per_s",
     hint: "wait for one of them, or call at a higher rate",
 };
 
-/// How many wait of each tenant, or work at a rate.
-#[derive(Debug, Default)]
-pub(crate) struct WaitPermits(Mutex<HashMap<String, usize>>);
+/// How many calls of a kind there are of each tenant.
+#[derive(Debug)]
+pub(crate) struct WaitPermits {
+    bounds: &'static Bounds,
+    by_tenant: Mutex<HashMap<String, usize>>,
+}
 
 /// A wait; over when this is dropped.
 #[derive(Debug)]
@@ -47,25 +52,17 @@ pub(crate) struct WaitPermit {
 }
 
 impl WaitPermits {
-    /// Adds a wait.
+    pub(crate) fn of(bounds: &'static Bounds) -> Arc<Self> {
+        Arc::new(Self { bounds, by_tenant: Mutex::default() })
+    }
+
+    /// Adds a call.
     ///
     /// # Errors
     /// 429 if the tenant has too many already, 503 if the node has.
     pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
-        self.take(tenant, &WAITS)
-    }
-
-    /// Adds a call that works at the rate that its client wants.
-    ///
-    /// # Errors
-    /// As of [`enter`](Self::enter).
-    pub(crate) fn enter_paced(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
-        self.take(tenant, &PACED)
-    }
-
-    fn take(self: &Arc<Self>, tenant: &str, bounds: &Bounds) -> Result<WaitPermit, ApiError> {
-        let Bounds { per_tenant, per_node, what, hint } = *bounds;
-        let mut by_tenant = self.0.lock().unpoisoned();
+        let Bounds { per_tenant, per_node, what, hint } = *self.bounds;
+        let mut by_tenant = self.by_tenant.lock().unpoisoned();
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
@@ -84,7 +81,7 @@ impl WaitPermits {
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
-        let mut by_tenant = self.waits.0.lock().unpoisoned();
+        let mut by_tenant = self.waits.by_tenant.lock().unpoisoned();
         if let Some(count) = by_tenant.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
@@ -100,7 +97,7 @@ mod tests {
 
     #[test]
     fn one_tenant_cannot_take_all_waits() {
-        let waits = Arc::new(WaitPermits::default());
+        let waits = WaitPermits::of(&WAITS);
         let mut own: Vec<_> = (0..WAITS.per_tenant).map(|_| waits.enter("acme").unwrap()).collect();
         let refused = waits.enter("acme").unwrap_err();
         assert_eq!((refused.code, refused.retry_after_ms), (429, Some(COME_AGAIN_MS)));
@@ -111,13 +108,13 @@ mod tests {
         own.pop();
         assert!(waits.enter("acme").is_ok());
         drop((own, others));
-        assert!(waits.0.lock().unwrap().is_empty(), "tenants without waits are forgotten");
+        assert!(waits.by_tenant.lock().unwrap().is_empty(), "tenants without waits are forgotten");
     }
 
     #[test]
     fn one_tenant_cannot_take_all_places_by_slow_calls() {
-        let paced = Arc::new(WaitPermits::default());
-        let enter = |number: usize| paced.enter_paced(&format!("t{number}"));
+        let paced = WaitPermits::of(&PACED);
+        let enter = |number: usize| paced.enter(&format!("t{number}"));
         let own: Vec<_> = (0..PACED.per_tenant).map(|_| enter(0).unwrap()).collect();
         let refused = enter(0).unwrap_err();
         let says = "tenant t0: 16 calls with rate_per_s on this node already";

@@ -106,11 +106,9 @@ pub(super) async fn see_through(
 /// The result of the claim that is being written as the work ends: the attempt's end is written on the revision that it
 /// leaves, so it waits for that. Its handler is over, and is not to be taken for one that blocks its thread.
 pub(super) async fn last_write(current: &CurrentAttempt, claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
-    if claim.is_none() {
-        return Owner::Us;
-    }
+    let Some(claim) = claim else { return Owner::Us };
     of_current(current, |running| running.at_work = None);
-    in_flight(claim).await
+    claim.await
 }
 
 /// The result of the claim that is being written; never resolves if there is none.

@@ -137,10 +137,10 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Answe
     let mut batches: Vec<BatchStatus> = all.into_iter().map(|(stored, _)| stored.batch).collect();
     batches.retain(|batch| from.as_ref().is_none_or(|(tenant, id)| (&batch.tenant, &batch.id) >= (tenant, id)));
     batches.sort_unstable_by(|one, other| (&one.tenant, &one.id).cmp(&(&other.tenant, &other.id)));
-    let (mut listed, mut bytes) = (Batches { batches: Vec::new(), cursor: None }, 0);
+    let mut room = filter::PageRoom::of(limit, api.backbone.max_payload());
+    let mut listed = Batches { batches: Vec::new(), cursor: None };
     for batch in batches {
-        bytes += serde_json::to_vec(&batch).map_or(0, |text| text.len() + 1);
-        if listed.batches.len() == limit || bytes > api.backbone.max_payload() / 2 {
+        if !room.takes(&batch) {
             listed.cursor = Some(format!("{}.{}", batch.tenant, batch.id));
             break;
         }

@@ -111,7 +111,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
             News::Look => {
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
-                pipeline.fit(backbone.max_payload());
+                pipeline.fit(backbone.max_payload(), backbone.max_in_record());
                 pipeline.send_again(overdue, &mut outlets).await;
                 committing.pipeline.measure(committing.inbox.waiting(), Instant::now());
             }

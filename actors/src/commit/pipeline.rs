@@ -136,10 +136,10 @@ impl Pipeline {
         }
     }
 
-    /// The server takes messages of up to `max_payload` bytes by now: it may have been started again to take less.
-    pub(crate) fn fit(&mut self, max_payload: usize) {
-        // As much as a record has at most: headers come on top.
-        self.most_bytes = max_payload - max_payload / 4;
+    /// The server takes messages of up to `max_payload` bytes by now, and records of up to `max_in_record`: it may have
+    /// been started again to take less.
+    pub(crate) fn fit(&mut self, max_payload: usize, max_in_record: usize) {
+        self.most_bytes = max_in_record;
         self.batches.fit(max_payload);
     }
 

@@ -44,7 +44,7 @@ impl Routing {
 
     /// How long one attempt of the job may take.
     pub(crate) fn time_limit(&self, job: &Job) -> Duration {
-        self.policy(job).time_limit(job.options.as_ref().and_then(|options| options.timeout))
+        self.policy(job).time_limit(job)
     }
 
     /// The handler inside this node that serves the job; `None`: a remote handler does.

@@ -10,7 +10,7 @@ use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, SmolStr};
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::api::wait_permits::WaitPermits;
+use crate::api::wait_permits::{PACED, WAITS, WaitPermits};
 use crate::api::{Api, PAGES};
 use crate::attempt::cancelled::CancelsPart;
 use crate::attempt::node_ports::NodePorts;
@@ -142,7 +142,7 @@ impl Parts {
             breakers: Arc::clone(&gates.breakers),
             circuit_breaker: Address::default(),
             audit,
-            paced: Arc::default(),
+            paced: WaitPermits::of(&PACED),
             pages: Arc::new(Semaphore::new(PAGES)),
             webhooks,
             tracer,
@@ -166,7 +166,7 @@ impl Parts {
             in_force,
             event_file,
             event_streams: Arc::default(),
-            waits: Arc::default(),
+            waits: WaitPermits::of(&WAITS),
             declared: Arc::new(schedules),
         }
     }

@@ -1,6 +1,5 @@
 //! A set of bounded size that forgets what was added first.
 
-use std::borrow::Borrow;
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 
@@ -34,18 +33,12 @@ impl<T: Clone + Eq + Hash, const MOST: usize> LastAdded<T, MOST> {
         true
     }
 
-    pub(crate) fn has<Q: Eq + Hash + ?Sized>(&self, value: &Q) -> bool
-    where
-        T: Borrow<Q>,
-    {
+    pub(crate) fn has(&self, value: &T) -> bool {
         self.values.contains(value)
     }
 
     /// Whether it was there.
-    pub(crate) fn remove<Q: Eq + Hash + ?Sized>(&mut self, value: &Q) -> bool
-    where
-        T: Borrow<Q>,
-    {
+    pub(crate) fn remove(&mut self, value: &T) -> bool {
         self.values.remove(value)
     }
 }

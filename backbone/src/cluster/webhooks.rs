@@ -192,11 +192,11 @@ impl Webhooks {
     pub async fn write(&self, webhook: &StoredWebhook, revision: u64) -> Result<bool, Error> {
         let headers = conditions(Some(revision), webhook.deleted.then_some(DELETED_KEPT));
         let key = entry_of(webhook.webhook.tenant.as_str(), webhook.webhook.id.as_str());
-        let kept = webhook.kept();
+        let (subject, body) = (self.0.names().key("control", &key), json(&webhook.kept()));
         if revision == 0 {
-            self.0.control_space().count(&self.0.names().key("control", &key), &json(&kept))?;
+            self.0.control_space().count(&subject, &body)?;
         }
-        match self.0.put_entry("control", &key, &kept, headers).await {
+        match request::publish(self.0.control(), subject, headers, body).await {
             Ok(_) => Ok(true),
             Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(false),
             Err(error) => Err(error),

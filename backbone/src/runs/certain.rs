@@ -81,9 +81,10 @@ impl Backbone {
         run_id: &RunId,
         dead: Option<&Run>,
     ) -> Result<Option<StoredDeadLetter>, Error> {
-        let carried = dead.filter(|run| matches!(run.state, State::Dead { .. }) && run.held_by.is_some());
+        let dead = dead.filter(|run| matches!(run.state, State::Dead { .. }));
         let found = self.find_stored_dead_letter(tenant, run_id, dead).await?;
         let is_there = |run: &&Run| found.as_ref().is_some_and(|found| found.is_of(run));
+        let carried = dead.filter(|run| run.held_by.is_some());
         let Some(run) = carried.filter(|run| !is_there(run)) else { return Ok(found) };
         // The dead letters are not read again meanwhile: there may be many.
         for _ in 0..TRIES {
@@ -107,9 +108,8 @@ impl Backbone {
         run_id: &RunId,
         dead: Option<&Run>,
     ) -> Result<Option<StoredDeadLetter>, Error> {
-        let own = dead.filter(|run| matches!(run.state, State::Dead { .. }));
         let found = self.find_dead_letter(tenant, run_id, dead).await?;
-        let is_own = |found: &StoredDeadLetter| own.is_none_or(|run| found.is_of(run));
+        let is_own = |found: &StoredDeadLetter| dead.is_none_or(|run| found.is_of(run));
         if found.as_ref().is_some_and(is_own) || self.has_one_server() {
             return Ok(found);
         }
@@ -117,7 +117,7 @@ impl Backbone {
         for _ in 0..TRIES {
             let last = request::latest(self.service(), &stream, &all).await?.map_or(0, |last| last.sequence);
             self.leader_is_certain(&stream, |_| false).await?;
-            let (its_own, read_to) = self.dead_letter_among_all(tenant, run_id, own).await?;
+            let (its_own, read_to) = self.dead_letter_among_all(tenant, run_id, dead).await?;
             if its_own.is_some() || read_to >= last {
                 return Ok(its_own.or(found));
             }

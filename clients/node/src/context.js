@@ -5,6 +5,9 @@ import { Cancelled } from './errors.js';
 const STEP_ANSWER = 5_000;
 const STEP_TRIES = 5;
 
+/** Whether a time as nodes write it is over; not if it is none. */
+export const isPast = (moment) => Date.parse(moment) <= Date.now();
+
 /** `channel` is the way to the node that holds the job: `signal(word, body)`, and `ask(word, body, milliseconds)`, which is answered with headers in lower case and a body. */
 export class Context {
   #channel;
@@ -72,8 +75,7 @@ export class Context {
 
   async #ask(word, request) {
     let problem = 'no node answers';
-    const isPast = () => Date.parse(this.deadline) <= Date.now();
-    for (let nth = 0; nth < STEP_TRIES || !isPast(); nth += 1) { // The clock may be wrong.
+    for (let nth = 0; nth < STEP_TRIES || !isPast(this.deadline); nth += 1) { // The clock may be wrong.
       if (this.cancelled) throw new Cancelled('the attempt was asked to stop');
       const answer = await this.#channel.ask(word, Buffer.from(JSON.stringify(request)), STEP_ANSWER).catch((error) => {
         problem = `no node answers: ${error.message}`;

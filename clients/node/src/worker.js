@@ -1,6 +1,6 @@
 // Runs jobs: a NATS micro service whose endpoints are the handlers.
 
-import { Context } from './context.js';
+import { Context, isPast } from './context.js';
 import { Cancelled, Detach, Permanent, Retry, Snooze, headersOf } from './errors.js';
 import { connect, headersFrom, plainHeaders } from './nats.js';
 import { Service } from './service.js';
@@ -126,7 +126,11 @@ export class Worker {
     const headers = plainHeaders(message.headers);
     // No job: another client had the server send something here.
     if (!Object.keys(headers).some((name) => name.toLowerCase() === 'longshore-run-id') || !message.reply) return false;
-    const task = this.#job(connection, handler, headers, message.reply, message.data);
+    return this.#begin(this.#job(connection, handler, headers, message.reply, message.data));
+  }
+
+  /** The end of the worker waits for it. */
+  #begin(task) {
     this.#tasks.add(task);
     return task.finally(() => this.#tasks.delete(task));
   }
@@ -137,9 +141,7 @@ export class Worker {
       if (type !== 'reconnect') continue;
       for (const [channel, send] of this.#sent) {
         this.#sent.delete(channel);
-        const task = this.#replyAgain(connection, channel, send).catch(() => {}); // It is closed.
-        this.#tasks.add(task);
-        task.then(() => this.#tasks.delete(task));
+        this.#begin(this.#replyAgain(connection, channel, send).catch(() => {})); // It is closed.
       }
       this.#show(connection, 3);
     }
@@ -267,7 +269,7 @@ export class Worker {
         // long without another; one that may have heard none, only at the deadline.
         silentSince ??= askedAt;
         const isSilent = performance.now() - silentSince >= longest;
-        isOver = isSilent && (wasAnswered || Date.parse(context.deadline) <= Date.now());
+        isOver = isSilent && (wasAnswered || isPast(context.deadline));
         if (isOver && !context.cancelled) this.log.warn(`run ${context.runId}: no node answers for ${longest / 1000} s: its handler is to stop`);
       }
       if (isOver) context.cancel();

@@ -95,9 +95,9 @@ const pairs = (text = '') => Object.fromEntries(text.split('\n').filter((row) =>
 const rows = (headers) => Object.entries(headers).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${value}`).sort().join('\n');
 
 function replay({ record, letter }) {
-  const before = { payload: letter?.payload_base64 === undefined ? '' : decoded(letter.payload_base64) ?? '', headers: letter?.headers ?? {}, queue: record.queue, priority: record.priority };
-  // As a form has it, if nobody changes it.
-  const lines = before.payload.replaceAll('\r\n', '\n').replaceAll('\r', '\n');
+  const text = letter?.payload_base64 === undefined ? '' : decoded(letter.payload_base64) ?? '';
+  // Line ends as a form has them: else it would differ though nobody changed it.
+  const before = { payload: text.replaceAll(/\r\n?/g, '\n'), headers: letter?.headers ?? {}, queue: record.queue, priority: record.priority };
   askFirst({
     title: `Replay ${record.run_id}`,
     text: html`<p>The run begins its next round, with its history. Change what was wrong, or nothing.</p>`,
@@ -108,7 +108,7 @@ function replay({ record, letter }) {
       { name: 'headers', label: 'Headers to set, a line each', type: 'area', rows: 3, placeholder: 'Name: value', hint: html`Of the job: <span class="mono">${line(rows(before.headers).replaceAll('\n', ' · ')) || 'none'}</span>. “Name:” alone removes one.` },
     ],
     shows: (said) => [
-      changes('Payload', lines, said.payload ?? lines),
+      changes('Payload', before.payload, said.payload ?? before.payload),
       changes('Queue', before.queue, said.queue ?? before.queue),
       changes('Priority', `p${before.priority}`, `p${said.priority ?? before.priority}`),
       changes('Headers', rows(before.headers), rows({ ...before.headers, ...pairs(said.headers) })),
@@ -116,7 +116,7 @@ function replay({ record, letter }) {
     label: 'Replay',
     act: async (said) => {
       const set = [];
-      if (said.payload !== undefined && said.payload !== lines) {
+      if (said.payload !== undefined && said.payload !== before.payload) {
         JSON.parse(said.payload);
         set.push(`"payload":${said.payload}`);
       }

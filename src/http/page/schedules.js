@@ -39,7 +39,7 @@ const STATE = ['tenant', 'declared', 'created_at', 'updated_at', 'last_run', 'la
 const FORM = ['every', 'every_ms', 'cron', 'time_zone', 'type', 'queue', 'payload', 'payload_base64', 'then'];
 
 /** Whether it or a job that follows it is shown without its payload. */
-const isRedacted = (job) => Boolean(job?.redacted || (job?.then && isRedacted(job.then)));
+const isRedacted = (job) => Boolean(job && (job.redacted || isRedacted(job.then)));
 
 /** Makes a schedule, or changes one that nobody else has changed meanwhile. Payloads go as they are written. */
 async function put(schedule) {

@@ -58,7 +58,7 @@ pub(crate) async fn come<P: Ports>(
     let Some(id) = of(ports.policies(), job) else { return order::come(ports, assignment, attempt_state, parks).await };
     let policy = ports.policy(job);
     let (on_busy, max) = (policy.on_busy, policy.key_concurrency);
-    let time_limit = policy.time_limit(job.options.as_ref().and_then(|options| options.timeout));
+    let time_limit = policy.time_limit(job);
     record_first(ports, assignment, attempt_state, None, "before-line").await?;
     let me = member(&attempt_state.run, assignment);
     loop {

@@ -19,7 +19,8 @@ fn keyed() -> Scene {
     Scene::with(Some(&JobOptions { idempotency_key: Some("k".to_owned()), ..JobOptions::default() }))
 }
 
-fn claim(run: &str, published: bool, taken_from: &[&str]) -> Claim {
+/// A claim of the key `k`.
+pub(super) fn claim(run: &str, published: bool, taken_from: &[&str]) -> Claim {
     let taken_from = taken_from.iter().map(|run| id(run)).collect();
     Claim {
         run_id: id(run),

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use longshore_backbone::claims::Claim;
 use longshore_backbone::dead_letters::StoredDeadLetter;
-use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::poison::HEADERS_BASE64;
 use longshore_backbone::wire::header;
 use longshore_backbone::{Error, Headers};
@@ -17,6 +16,7 @@ use longshore_domain::{ErrorKind, Failure, JobOptions, Priority, Queue, Run, Run
 
 use super::begin::Scene;
 use super::done;
+use super::keys::claim;
 use super::node::Node;
 use super::server::{Fault, RUN, at, id};
 use crate::api::dead_letter::{self, Action, ReplayChange};
@@ -325,8 +325,7 @@ fn a_run_whose_key_another_run_has_by_now_is_not_replayed() {
         dead_letter.headers.insert("Longshore-Unique", name);
         let other = Run { run_id: id("r1"), ..scene.running() };
         scene.server.has_record(other);
-        let (fingerprint, taken_from) = (Fingerprint::of("t", None, b"{}"), Vec::new());
-        scene.server.has_claim("k", Claim { run_id: id("r1"), fingerprint, unique, published: true, taken_from });
+        scene.server.has_claim("k", Claim { unique, ..claim("r1", true, &[]) });
         let error = replay_error(&scene, &dead_letter, ReplayChange::default());
         assert_eq!(error, "its idempotency key belongs to run r1 by now: replay it once the key is free");
         assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true), "it needs no key for that");

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use longshore_backbone::claims::Claim;
-use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
@@ -21,6 +19,7 @@ use longshore_domain::{Job, JobOptions, Run, RunId, RunState, Tenant, Timestamp,
 
 use super::LEASE;
 use super::begin::{Scene, after};
+use super::keys::claim;
 use super::node::Node;
 use super::server::{Fault, RUN, at, id};
 use crate::api::cancellation::is_of_wait;
@@ -191,9 +190,7 @@ fn the_same_job_again_is_answered_with_the_run_that_it_has() {
 #[test]
 fn a_run_without_a_record_has_completed_only_if_its_job_has_left_its_lane() {
     let scene = Scene::new();
-    let (fingerprint, taken_from) = (Fingerprint::of("t", None, b"{}"), Vec::new());
-    let claim = Claim { run_id: id(RUN), fingerprint, unique: Unique::Window, published: true, taken_from };
-    scene.server.has_claim("k", claim);
+    scene.server.has_claim("k", claim(RUN, true, &[]));
     scene.server.pass(LEASE);
     let state = || {
         let answer = try_submit(&scene, keyed("r1"), None).unwrap().unwrap();

@@ -393,7 +393,7 @@ fn what_the_server_takes_no_more_after_its_restart_goes_in_parts_or_is_written_a
     assert_eq!(memory.open.len(), 2, "a batch and a record were sent");
     memory.open.clear();
 
-    pipeline.fit(200);
+    pipeline.fit(200, 150);
     done(pipeline.send_again(Duration::ZERO, &mut memory));
 
     assert!(memory.open.is_empty(), "{:?}", memory.open);

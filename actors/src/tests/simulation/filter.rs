@@ -53,8 +53,8 @@ pub(crate) async fn cancel_those(world: &World, node: usize, Wish { state, only_
         let asked_at = world.clock.get();
         let before = Waiting::all(world, &filter);
         let outcome = match only_if_waiting {
-            true => cancel::cancel_waiting(&hand, &filter, usize::MAX, false).await,
-            false => cancel::all(&hand, &filter, usize::MAX).await,
+            true => cancel::cancel_waiting(&hand, &filter, u64::MAX, false).await,
+            false => cancel::all(&hand, &filter, u64::MAX).await,
         };
         world.say(|| format!("{} has cancelled those that fit: {outcome:?}", hand.client.name()));
         if outcome.is_ok_and(|outcome| outcome.failed.is_empty() && !outcome.more) {

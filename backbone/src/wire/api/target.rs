@@ -110,11 +110,13 @@ impl Outcome {
         Self { done, failed_in_all: (all > failed.len()).then_some(all as u64), failed, more }
     }
 
-    /// Adds a failure: in words, as long as one answer lists it.
-    pub fn add(&mut self, failed: Failed) {
-        match self.failed.len() {
-            Self::LISTED => self.failed_in_all = Some(self.failures() + 1),
-            _ => self.failed.push(failed),
+    /// Counts what became of a run, whether anything was done to it: a failure in words, as long as one answer lists
+    /// it.
+    pub fn add(&mut self, result: Result<bool, Failed>) {
+        match result {
+            Ok(did) => self.done += u64::from(did),
+            Err(_) if self.failed.len() == Self::LISTED => self.failed_in_all = Some(self.failures() + 1),
+            Err(failed) => self.failed.push(failed),
         }
     }
 

@@ -702,7 +702,7 @@ fn failures_beyond_those_that_an_answer_lists_are_counted_alone() {
     let failed = |number: usize| Failed { error: "why".to_owned(), run_id: run(number) };
     let mut outcome = Outcome::default();
     for count in 1..103 {
-        outcome.add(failed(count));
+        outcome.add(Err(failed(count)));
         assert_eq!(outcome, Outcome::new(0, (1..=count).map(failed).collect(), false));
     }
 }

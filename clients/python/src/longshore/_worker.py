@@ -65,7 +65,7 @@ class Worker:
         self._after: List[Hook] = []
         self._on_error: List[Hook] = []
         self._tasks: Set["asyncio.Task[None]"] = set()
-        self._at_work: Dict[Context, "asyncio.Task[Any]"] = {}
+        self._at_work: Dict[Context, _Channel] = {}
         self._sent: Dict[_Channel, Tuple[bytes, Dict[str, str]]] = {}  # replies that the server may not have yet
         self._published: List[_Channel] = []  # those among them that it was not asked about
         self._settles = False
@@ -173,8 +173,8 @@ class Worker:
         """Signals that the jobs are worked on; a node may look a moment later for the connection that got them."""
         with contextlib.suppress(nats.errors.Error):
             for _ in range(3):
-                for context in list(self._at_work):
-                    await context._channel.signal("started", b"")  # a heartbeat would promise more of them
+                for channel in list(self._at_work.values()):
+                    await channel.signal("started", b"")  # a heartbeat would promise more of them
                 await asyncio.sleep(2 if self._at_work else 0)
 
     async def _reply_again(self, channel: _Channel, body: bytes, headers: Dict[str, str]) -> None:
@@ -262,7 +262,7 @@ class Worker:
             if not has_waited:
                 await channel.signal("started", b"")
             work = asyncio.create_task(self._work(handler, context, body))
-            self._at_work[context] = work
+            self._at_work[context] = channel
             if inspect.iscoroutinefunction(handler.function):  # a thread goes on, and has its slot until it ends
                 context._on_cancel = work.cancel
             beats = asyncio.create_task(self._beat(context, channel)) if self._heartbeat else None
