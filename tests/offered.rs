@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use longshore::{Configuration, Connection, Context, HandlerError, Handlers, Node, Success, handlers, typed};
-use longshore_harness::{EventName, World};
+use longshore_harness::{EventName, World, eventually};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -178,6 +178,48 @@ async fn a_drain_hands_back_what_runs_for_others() {
     let end = world.wait(&run).await;
     assert_eq!((end.state.as_str(), end.attempt, begins.load(Ordering::Relaxed)), ("completed", 1, 2));
     second.drain().await.unwrap();
+    plain.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a handler of another node whose reply a server takes along as it dies, when the server is back, then the reply
+/// comes again, and the handler is not called again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reply_that_is_lost_with_its_server_comes_again() {
+    let world = world().await;
+    let plain = world.node().start().await;
+    let (began, replies, calls) = (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let handler = {
+        let (began, replies, calls) = (Arc::clone(&began), Arc::clone(&replies), Arc::clone(&calls));
+        move |_: Context| {
+            let (began, replies) = (Arc::clone(&began), Arc::clone(&replies));
+            calls.fetch_add(1, Ordering::Relaxed);
+            async move {
+                began.notify_one();
+                replies.notified().await;
+                Ok::<_, HandlerError>(json!("once"))
+            }
+        }
+    };
+    let own = start(&world, "own", "[queues.other]\n", handlers::built_in().with("own", handler)).await;
+    let run = world.publish("own").json(json!({})).await;
+    began.notified().await;
+
+    world.server().sigstop();
+    replies.notify_one();
+    // By the time that the node misses the server's answers it has long replied.
+    eventually("a node that has lost its server", Duration::from_secs(60), async || {
+        let (reasons, _) = own.observer().reasons_and_warnings().await;
+        if reasons.iter().any(|reason| reason.contains("not connected")) { Ok(()) } else { Err(format!("{reasons:?}")) }
+    })
+    .await;
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+
+    let end = world.wait(&run).await;
+    assert_eq!((end.state.as_str(), end.attempt, end.result), ("completed", 1, Some(json!("once"))));
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    own.drain().await.unwrap();
     plain.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
 }

@@ -22,6 +22,7 @@ use crate::lanes::parked::ParkedSpace;
 use crate::messages::request::{self, PubAck};
 use crate::messages::size_limits;
 use crate::messages::window::PublishWindow;
+use crate::services::UnreadReplies;
 use crate::settings::{Connection, Storage};
 use crate::streams::provision;
 use crate::streams::wanted::Ground;
@@ -57,6 +58,7 @@ pub(crate) struct Inner {
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
     pub(crate) second_replies: SecondReplies,
+    pub(crate) unread_replies: UnreadReplies,
     unreadable: Unreadable,
     /// Whether the cluster had done work before this node started.
     pub(crate) had_jobs: bool,
@@ -113,6 +115,7 @@ impl Backbone {
             payloads_left_out: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             second_replies: SecondReplies::default(),
+            unread_replies: UnreadReplies::default(),
             unreadable: Unreadable::default(),
             had_jobs,
             completed_kept,

@@ -35,6 +35,7 @@ pub mod inspect;
 pub mod clock;
 #[cfg(test)]
 mod tests;
+pub mod ticks;
 
 pub mod error;
 pub mod settings;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Error;
 use longshore_backbone::batches::{Ended, Member, StoredBatch};
 use longshore_backbone::scan::Source;
+use longshore_backbone::ticks::pause;
 use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, FailedMember, OnFailure};
 use longshore_domain::{BatchId, Queue, RunState, Tenant, Timestamp};
 
@@ -46,7 +47,7 @@ pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
     for turn in 0u32.. {
         tokio::select! {
             () = keeper.api.lifecycle.draining.cancelled() => return std::future::pending().await,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = pause(LOOK_EVERY) => {}
         }
         if let Err(error) = keeper.look(turn).await {
             tracing::debug!("batches are looked at later: {}", error.with_causes());

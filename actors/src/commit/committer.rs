@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::Backbone;
+use longshore_backbone::ticks::{Ticks, ticks};
 use longshore_backbone::window::{PublishAnswer, PublishWindow};
 use longshore_backbone::wire::header;
 use longshore_domain::follow_up::FollowUp;
 use ractor::RpcReplyPort;
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::{Interval, Sleep};
+use tokio::time::Sleep;
 
 use crate::commit::Commit;
 use crate::commit::follow_up::{self, Done};
@@ -75,7 +76,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
     let mut outlets = committing.outlets(window);
     let mut connected = backbone.connected();
     connected.mark_unchanged();
-    let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut look = ticks(LOOK_EVERY);
     let mut linger = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
     committing.pipeline.tidy();
     committing.pipeline.send_again(Duration::ZERO, &mut outlets).await;
@@ -150,7 +151,7 @@ impl Committing {
     fn poll_news(
         &mut self,
         window: &mut PublishWindow,
-        look: &mut Interval,
+        look: &mut Ticks,
         mut linger: Pin<&mut Sleep>,
         context: &mut Context<'_>,
     ) -> Poll<News> {
@@ -178,7 +179,7 @@ impl Committing {
                 return Poll::Ready(News::Due);
             }
         }
-        look.poll_tick(context).map(|_| News::Look)
+        look.poll(context).map(|()| News::Look)
     }
 }
 

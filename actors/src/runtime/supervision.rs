@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+pub(crate) use longshore_backbone::ticks::ticks;
 use longshore_domain::restart::Restarts;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::runtime::address::{Address, KeeperMessage, Mailbox};
 
@@ -30,13 +30,6 @@ pub(crate) type LoopEnd = Result<(), String>;
 
 /// Whether an actor goes on after what it has handled: an error ends it.
 pub(crate) type GoesOn = Result<(), ActorProcessingErr>;
-
-/// Ticks for a loop, the first at once. One that comes late puts the next ones off: they never come in a burst.
-pub(crate) fn ticks(every: Duration) -> Interval {
-    let mut ticks = tokio::time::interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
 
 /// Why a loop ends that receives no more deliveries.
 pub(crate) const SUBSCRIPTION_ENDED: &str = "the connection's subscription ended";

@@ -25,7 +25,7 @@ use crate::api::Api;
 use crate::ports::passed_on::passed_on;
 use crate::queue::due::{self, DueJob, DuePorts};
 use crate::runtime::health::Health;
-use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::firing;
 
@@ -46,7 +46,7 @@ pub(crate) async fn run(part: TimekeeperPart) -> LoopEnd {
     // Nothing is known any more of the full lanes that a timekeeper which died before has left.
     timekeeper.part.health.full_lanes.set(BTreeSet::new());
     timekeeper.part.api.metrics.lanes_full.set(0);
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = ticks(TICK);
     let draining = timekeeper.part.api.lifecycle.draining.clone();
     loop {
         tokio::select! {

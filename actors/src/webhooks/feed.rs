@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::fingerprint::hex;
+use longshore_backbone::ticks::pause;
 use longshore_backbone::webhooks::{EventBatch, Pulled, StoredWebhook};
 use longshore_backbone::wire::api::{ApiError, SubmitRequest, WEBHOOK_TYPE, WebhookStatus};
 use longshore_backbone::wire::logged::Logged;
@@ -46,7 +47,7 @@ pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
     loop {
         tokio::select! {
             () = api.lifecycle.draining.cancelled() => return std::future::pending().await,
-            () = tokio::time::sleep(READ_EVERY) => {}
+            () = pause(READ_EVERY) => {}
         }
         match api.backbone.webhooks().written_after(None, revision).await {
             Ok((written, up_to)) => {

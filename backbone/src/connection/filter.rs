@@ -28,6 +28,7 @@ use crate::connection::address::{self, Login};
 use crate::connection::frames::{Frames, line_end};
 use crate::error::{Cause, Error};
 use crate::settings::Connection;
+use crate::ticks::pause;
 
 /// How long either side may take until the library has said who it is.
 const GREETING_WITHIN: Duration = Duration::from_secs(5);
@@ -221,7 +222,7 @@ impl Awake {
     /// Looks again and again, until the process has stood still.
     async fn watch(&self) -> Result<(), Cause> {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            pause(LOOK_EVERY).await;
             self.check()?;
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }

@@ -190,6 +190,11 @@ impl Link {
         made
     }
 
+    /// How often it was lost.
+    pub(crate) fn losses(&self) -> u64 {
+        *self.0.counts.lost.borrow()
+    }
+
     /// How often it was re-established.
     pub fn rebuilt(&self) -> u64 {
         self.0.counts.made.borrow().saturating_sub(1)

@@ -4,3 +4,6 @@ pub(crate) mod micro;
 pub mod offers;
 pub mod pulls;
 pub mod service;
+mod unread;
+
+pub(crate) use unread::UnreadReplies;

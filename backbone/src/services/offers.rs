@@ -21,6 +21,7 @@ use crate::handlers::{HEARTBEAT, SLOTS, SignalKind};
 use crate::messages::request::json;
 use crate::runs::steps::{StepCall, StepResult};
 use crate::services::micro::{self, GROUP};
+use crate::services::unread::SentReply;
 use crate::wire::header::{self, names};
 
 const NAME: &str = "longshore-handlers";
@@ -356,11 +357,14 @@ impl ReplyTo {
         Ok(serde_json::from_slice(&answer.payload).ok())
     }
 
-    /// Replies, which ends the call.
+    /// Replies, which ends the call. Should the connection be lost before the server has read it, it replies again.
     pub async fn send(self, reply: OwnReply) {
         let (headers, payload, failed) = self.written(reply);
         self.endpoint.count(self.since.elapsed(), failed);
-        self.backbone.work().publish_with_headers(self.subject, headers, payload).await;
+        let (backbone, losses) = (self.backbone.clone(), self.backbone.work().losses());
+        let sent = SentReply { to: self, headers, payload, at: Instant::now(), losses };
+        sent.send().await;
+        backbone.0.unread_replies.add(sent);
     }
 
     fn written(&self, reply: OwnReply) -> (HeaderMap, Bytes, bool) {
