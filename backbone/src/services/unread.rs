@@ -1,7 +1,7 @@
 //! Replies that the server may not have read yet: if the connection is lost before, they are sent again, as an attempt
 //! whose reply is lost is used up. One question asks about all that were sent before it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::Backbone;
 use crate::services::offers::ReplyTo;
 
-/// No reply is sent again after this time: its attempt counts as lost by then.
+/// No reply is kept for longer, however long the server does not answer.
 const KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -37,53 +37,46 @@ impl SentReply {
     }
 }
 
-/// They stand in the order in which they were sent. Bounded by the calls of the last minute.
+/// They stand in the order in which they were sent, and are watched as long as there are any. Bounded by the calls of
+/// the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct UnreadReplies(Mutex<Unread>);
-
-#[derive(Debug, Default)]
-struct Unread {
-    replies: Vec<SentReply>,
-    is_watched: bool,
-}
+pub(crate) struct UnreadReplies(Mutex<Vec<SentReply>>);
 
 impl UnreadReplies {
     /// Looks after a reply that was sent.
     pub(super) fn add(&self, reply: SentReply) {
         let backbone = reply.to.backbone.clone();
-        let is_watched = self.with(|unread| {
-            unread.replies.push(reply);
-            std::mem::replace(&mut unread.is_watched, true)
-        });
-        if !is_watched {
+        let mut replies = self.lock();
+        if replies.is_empty() {
             tokio::spawn(watch(backbone));
         }
+        replies.push(reply);
     }
 
-    fn with<T>(&self, then: impl FnOnce(&mut Unread) -> T) -> T {
-        then(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock(&self) -> MutexGuard<'_, Vec<SentReply>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Until the server has read them all.
+/// Until the server has read them all, or they are too old.
 async fn watch(backbone: Backbone) {
     let (link, unread) = (backbone.work(), &backbone.0.unread_replies);
     loop {
         let losses = link.losses();
-        let (sent, lost) = unread.with(|unread| {
-            unread.replies.retain(|reply| reply.at.elapsed() < KEPT);
-            let lost = unread.replies.iter_mut().filter(|reply| reply.losses != losses);
-            let lost: Vec<_> = lost.map(|reply| (reply.losses = losses, reply.clone()).1).collect();
-            (unread.replies.len(), lost)
-        });
+        let (mut sent, mut lost) = (0, Vec::new());
+        for reply in unread.lock().iter_mut() {
+            sent += 1;
+            if reply.losses != losses {
+                reply.losses = losses;
+                lost.push(reply.clone());
+            }
+        }
         futures_util::future::join_all(lost.into_iter().map(SentReply::send_again)).await;
         let are_read = link.settled().await.is_ok() && link.losses() == losses;
-        let is_done = unread.with(|unread| {
-            unread.replies.drain(..if are_read { sent } else { 0 });
-            unread.is_watched = !unread.replies.is_empty();
-            !unread.is_watched
-        });
-        if is_done {
+        let mut replies = unread.lock();
+        replies.drain(..if are_read { sent } else { 0 });
+        replies.retain(|reply| reply.at.elapsed() < KEPT);
+        if replies.is_empty() {
             return;
         }
     }
