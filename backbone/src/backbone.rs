@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_nats::{HeaderMap, Subject, jetstream};
 use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock;
 use crate::cluster::bucket_space::BucketSpace;
@@ -17,7 +17,7 @@ use crate::connection::link::Link;
 use crate::connection::taken_subject::TakenSubject;
 use crate::error::Error;
 use crate::handlers::SecondReplies;
-use crate::lanes::custody::{Custody, Returns, nak_dropped};
+use crate::lanes::custody::{Custody, Returns, nak, return_dropped};
 use crate::lanes::parked::ParkedSpace;
 use crate::messages::request::{self, PubAck};
 use crate::messages::size_limits;
@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     names: Names,
     storage: Storage,
     pub(crate) returns: Returns,
+    /// Asks whether all that were dropped have been returned.
+    all_returned: mpsc::Sender<oneshot::Sender<()>>,
     /// Whether what is returned is to come again at once after a restart of the server.
     pub(crate) outlasts: Arc<AtomicBool>,
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
@@ -95,7 +97,10 @@ impl Backbone {
             .map_err(|error| Error::Read { subject: "the server's time".to_owned(), source: error.into() })?;
         let (returns, returned) = mpsc::unbounded_channel();
         let outlasts = Arc::new(AtomicBool::new(false));
-        tokio::spawn(nak_dropped(jobs.clone(), returned, Arc::clone(&outlasts)));
+        let (all_returned, asked) = mpsc::channel(1);
+        let (link, later) = (jobs.clone(), Arc::clone(&outlasts));
+        let nak = async move |reply| nak(&link, reply, later.load(Ordering::Relaxed)).await;
+        tokio::spawn(return_dropped(returned, asked, nak));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
         Ok(Self(Arc::new(Inner {
             jobs,
@@ -105,6 +110,7 @@ impl Backbone {
             names,
             storage,
             returns,
+            all_returned,
             outlasts,
             custody: Mutex::default(),
             parked_space: ParkedSpace::default(),
@@ -290,8 +296,13 @@ impl Backbone {
         request::publish(&self.0.jobs, subject, headers, payload).await
     }
 
-    /// Waits until everything handed to the connections is on its way to the server.
+    /// Waits until the jobs whose ack tokens were dropped and everything handed to the connections are on their way to
+    /// the server; what is [returned for later](Self::return_for_later), until it has arrived.
     pub async fn flush(&self) {
+        let (all, are_returned) = oneshot::channel();
+        if self.0.all_returned.send(all).await.is_ok() {
+            let _ = are_returned.await;
+        }
         for link in self.connections() {
             // A connection that is down has nothing left to send that could be confirmed.
             let _ = link.flush().await;

@@ -212,8 +212,9 @@ impl Reader {
         Ok((left, ever))
     }
 
-    /// What is left under a subject that the server counts, in words; `None`: the schedule of a run that had ended when
-    /// it was stored.
+    /// What is left under a subject that the server counts, in words; `None`: the schedule of a run that has ended. A
+    /// write whose answer was lost is repeated, and may store one that another write had replaced; it does nothing at
+    /// its time.
     async fn left_under(&self, stream: &jetstream::stream::Stream, subject: String) -> anyhow::Result<Option<String>> {
         let mut tokens = subject.strip_prefix(&format!("{}.", self.namespace)).unwrap_or_default().split('.');
         let (Some("schedules" | "retries"), Some(tenant), Some(run)) = (tokens.next(), tokens.next(), tokens.next())
@@ -221,18 +222,11 @@ impl Reader {
             return Ok(Some(subject));
         };
         // The next reading does not count it, unless the server counts what it does not have.
-        let message = match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => message,
-            Err(error) => return Ok(Some(format!("{subject}, which is counted and cannot be read: {error}"))),
-        };
-        let stored = Timestamp::from_nanosecond(message.time.unix_timestamp_nanos())?;
-        let record = self.record(tenant, run).await?;
-        let ended = record.filter(Record::is_terminal).and_then(|record| record.ended_at);
-        Ok(match ended {
-            Some(ended) if ended < stored => None,
-            Some(ended) => Some(format!("{subject}, stored at {stored}, whose run has ended at {ended}")),
-            None => Some(subject),
-        })
+        if let Err(error) = stream.get_last_raw_message_by_subject(&subject).await {
+            return Ok(Some(format!("{subject}, which is counted and cannot be read: {error}")));
+        }
+        let has_ended = self.record(tenant, run).await?.is_some_and(|record| record.is_terminal());
+        Ok((!has_ended).then_some(subject))
     }
 
     fn event_log(&self) -> String {

@@ -205,9 +205,27 @@ impl World {
                     let (name, count) = (&stream.config.name, stream.state.messages);
                     let (first, last) = (stream.state.first_sequence, stream.state.last_sequence);
                     let _ = writeln!(report, "stream {name}: {count} messages, {first}–{last}");
+                    self.write_consumers(name, report).await;
                 }
             }
             Err(error) => drop(writeln!(report, "streams: {error}")),
+        }
+    }
+
+    /// Appends what the stream's consumers have delivered, and what is not acknowledged.
+    async fn write_consumers(&self, stream: &str, report: &mut String) {
+        use futures_util::StreamExt;
+        let Ok(stream) = self.jetstream().get_stream(stream).await else { return };
+        let mut consumers = stream.consumers();
+        while let Some(Ok(of)) = consumers.next().await {
+            let (delivered, floor) = (of.delivered.stream_sequence, of.ack_floor.stream_sequence);
+            let (unacknowledged, again, pulls) = (of.num_ack_pending, of.num_redelivered, of.num_waiting);
+            let _ = writeln!(
+                report,
+                "  consumer {}: delivered to {delivered}, acknowledged to {floor}, {unacknowledged} unacknowledged, \
+                 {again} delivered again, {pulls} pulls waiting",
+                of.name
+            );
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use longshore_domain::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -53,11 +54,13 @@ pub(crate) struct Tally {
     start: Instant,
     types: BTreeMap<String, Counts>,
     runs: HashMap<String, LiveState>,
+    /// Runs that were cancelled before they were seen at work, and when: a start that is late is not counted.
+    cancelled: HashMap<String, Option<Timestamp>>,
 }
 
 impl Tally {
     pub(crate) fn new(start: Instant) -> Self {
-        Self { start, types: BTreeMap::new(), runs: HashMap::new() }
+        Self { start, types: BTreeMap::new(), runs: HashMap::new(), cancelled: HashMap::new() }
     }
 
     pub(crate) fn count(&mut self, event: &Value, now: Instant) {
@@ -67,6 +70,10 @@ impl Tally {
         }
         let run = format!("{}/{run_id}", text(event, "tenant"));
         let elapsed = now.duration_since(self.start);
+        let at = Timestamp::parse(text(event, "at")).ok();
+        if self.cancelled.get(&run).is_some_and(|cancelled| at <= *cancelled) {
+            return;
+        }
         let place = match text(event, "event") {
             "started" | "progress" | "log" => Some(LiveState::Running),
             "scheduled" => Some(LiveState::Scheduled),
@@ -81,7 +88,12 @@ impl Tally {
             "completed" => counts.complete(elapsed),
             "failed" => counts.failed_attempts += 1,
             "dlq" | "expired" => counts.dead += 1,
-            "cancelled" => counts.cancelled += 1,
+            "cancelled" => {
+                counts.cancelled += 1;
+                if self.cancelled.len() < FOLLOWED && self.runs.get(&run) != Some(&LiveState::Running) {
+                    self.cancelled.insert(run.clone(), at);
+                }
+            }
             _ => {}
         }
         let before = match place {
@@ -204,6 +216,20 @@ mod tests {
         assert_eq!(happens("b", "started", ""), (0, 1, 0, 0));
         assert_eq!(happens("a", "cancelled", ""), (0, 0, 0, 1));
         assert_eq!(tally.types["t"].tenant, "acme");
+    }
+
+    #[test]
+    fn a_start_that_comes_after_its_cancellation_is_not_counted() {
+        let start = Instant::now();
+        let mut tally = Tally::new(start);
+        let mut runs = |event: &str, at: &str| {
+            let event = json!({"event": event, "run_id": "a", "type": "t", "tenant": "d", "at": at});
+            tally.count(&event, start);
+            tally.running()
+        };
+        assert_eq!(runs("cancelled", "2026-11-21T12:00:00.48Z"), 0);
+        assert_eq!(runs("started", "2026-11-21T12:00:00.471Z"), 0);
+        assert_eq!(runs("started", "2026-11-21T12:00:01Z"), 1, "it was replayed");
     }
 
     #[test]

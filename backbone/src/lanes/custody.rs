@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_nats::Subject;
+use async_nats::{Request, Subject};
 use bytes::Bytes;
 use longshore_domain::SmolStr;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::sync::watch;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 
 use crate::Backbone;
 use crate::connection::link::Link;
@@ -29,6 +30,8 @@ pub(crate) const NAK: &[u8] = b"-NAK";
 /// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10
 /// ms, and longer while many are out.
 const NAK_THAT_OUTLASTS: &[u8] = br#"-NAK {"delay":1}"#;
+/// How long the server may take to confirm one that outlasts it.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a puller may take to read everything in its inbox.
 const READ_WITHIN: Duration = Duration::from_secs(1);
@@ -216,11 +219,41 @@ impl Backbone {
     }
 }
 
-/// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
-pub(crate) async fn nak_dropped(jobs: Link, mut returned: UnboundedReceiver<Subject>, outlasts: Arc<AtomicBool>) {
-    while let Some(reply) = returned.recv().await {
-        let how = if outlasts.load(Ordering::Relaxed) { NAK_THAT_OUTLASTS } else { NAK };
-        jobs.publish(reply, Bytes::from_static(how)).await;
+/// Returns a job whose ack token was dropped. If it is to outlast the server, that confirms it: what is only on its way
+/// ends with a server that ends next.
+pub(crate) async fn nak(jobs: &Link, reply: Subject, outlasts: bool) -> Option<impl Future<Output = ()> + use<>> {
+    if !outlasts {
+        jobs.publish(reply, Bytes::from_static(NAK)).await;
+        return None;
+    }
+    let jobs = jobs.clone();
+    let request = Request::new().payload(Bytes::from_static(NAK_THAT_OUTLASTS)).timeout(Some(CONFIRMED_WITHIN));
+    // Without an answer the job comes again after its lease.
+    Some(async move { drop(jobs.request(reply, request).await) })
+}
+
+/// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone. Who asks is
+/// answered once all that were dropped before are sent, and confirmed where `nak` waits for that.
+pub(crate) async fn return_dropped<T: Future<Output = ()> + Send + 'static>(
+    mut dropped: UnboundedReceiver<Subject>,
+    mut asked: Receiver<oneshot::Sender<()>>,
+    nak: impl AsyncFn(Subject) -> Option<T>,
+) {
+    let mut unconfirmed = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            reply = dropped.recv() => {
+                let Some(reply) = reply else { return };
+                if let Some(confirmed) = nak(reply).await {
+                    unconfirmed.spawn(confirmed);
+                }
+            }
+            Some(all) = asked.recv() => {
+                while unconfirmed.join_next().await.is_some() {}
+                let _ = all.send(());
+            }
+        }
     }
 }
 
@@ -242,5 +275,31 @@ mod tests {
         assert_eq!((waits_for().as_deref(), custody.unanswered.load(Ordering::Relaxed)), (Some("second"), false));
         custody.left_by("second");
         assert_eq!(waits_for(), None);
+    }
+
+    /// Given jobs that were dropped as a node ends, when it asks, then it is answered only once each of them is sent
+    /// and confirmed.
+    #[tokio::test]
+    async fn a_node_ends_only_once_what_it_returned_is_confirmed() {
+        let (dropped, returned) = tokio::sync::mpsc::unbounded_channel();
+        let (ask, asked) = tokio::sync::mpsc::channel(1);
+        let (confirm, confirmed) = watch::channel(false);
+        let task = tokio::spawn(return_dropped(returned, asked, async move |_| {
+            let mut confirmed = confirmed.clone();
+            Some(async move { drop(confirmed.wait_for(|is| *is).await) })
+        }));
+        dropped.send(Subject::from_static("first")).unwrap();
+        dropped.send(Subject::from_static("second")).unwrap();
+        let (all, mut are_back) = oneshot::channel();
+        ask.send(all).await.unwrap();
+        while ask.capacity() == 0 {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+        assert!(are_back.try_recv().is_err(), "nothing is confirmed yet");
+        confirm.send(true).unwrap();
+        are_back.await.unwrap();
+        drop(dropped);
+        task.await.unwrap();
     }
 }
