@@ -37,8 +37,9 @@ impl Backbone {
     /// Returns jobs of one lane to the server (NAK), and waits until it has them back, but not for long: a node that
     /// pulls before that gets the jobs behind them.
     pub async fn nak_confirmed(&self, ack_tokens: Vec<AckToken>) {
-        /// A NAK whose confirmation takes longer is lost, or the server is busy; nothing but the order depends on it.
-        const WITHIN: Duration = Duration::from_millis(250);
+        /// A NAK whose confirmation takes longer is lost; nothing but the order depends on it. A busy server may take a
+        /// second.
+        const WITHIN: Duration = Duration::from_secs(2);
         let nak = |reply: Subject| {
             let request = Request::new().payload(Bytes::from_static(b"-NAK")).timeout(Some(WITHIN));
             self.client().request(reply, request)

@@ -151,25 +151,23 @@ impl Backbone {
     }
 
     /// What stands under keys, which may have wildcards, and was written from a sequence on: the last write of
-    /// each key, by key, with its revision. Any replica answers for the pages, and the leader for what is behind them:
-    /// a replica that lags behind may lack the last.
+    /// each key, by key, with its revision. The leader says whether there is more, as a replica that lags behind may
+    /// lack the last; any replica answers for the pages.
     async fn entries<T: DeserializeOwned>(&self, keys: &str, mut from: u64) -> Result<Vec<(T, u64)>, Error> {
         let (bucket, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, keys));
         let mut last = BTreeMap::new();
-        loop {
-            let page = scan::page(self.control(), &bucket, &subject, from).await?;
-            for stored in page.messages {
-                from = stored.sequence + 1;
-                last.insert(stored.subject, (stored.payload, stored.sequence));
+        while let Some(next) = get::next(self.control(), &bucket, &subject, from).await? {
+            from = next.sequence + 1;
+            last.insert(next.subject, (next.payload, next.sequence));
+            let mut more = true;
+            while more {
+                let page = scan::page(self.control(), &bucket, &subject, from).await?;
+                more = page.next.is_some();
+                for stored in page.messages {
+                    from = stored.sequence + 1;
+                    last.insert(stored.subject, (stored.payload, stored.sequence));
+                }
             }
-            if page.next.is_some() {
-                continue;
-            }
-            let next = get::next(self.control(), &bucket, &subject, from).await?;
-            let Some(more) = next else { break };
-            // It is taken as it is: the replica that answers for the next page may lack it still.
-            from = more.sequence + 1;
-            last.insert(more.subject, (more.payload, more.sequence));
         }
         let last = last.into_iter();
         Ok(last.filter_map(|(of, (value, revision))| Some((self.readable(&of, &value)?, revision))).collect())
