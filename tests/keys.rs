@@ -2,7 +2,7 @@
 //! ended; and whatever dies meanwhile, it is never two and never none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -185,6 +185,46 @@ async fn another_job_under_a_key_is_refused() {
     }
     let alone = json!({"type": "work", "on_conflict": "replace"});
     assert_eq!(refused(&world, alone).await, (400, "malformed".to_owned()));
+}
+
+/// Given keys under which several different jobs are submitted at once, each to start after a delay, when some are
+/// refused, then one job of each key runs, although it gives its key back as it starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_different_jobs_submitted_at_once_under_a_key_one_runs() {
+    let world = world().await;
+    let called: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let calls = Arc::clone(&called);
+    let answer = move |job: longshore_harness::Job| {
+        calls.lock().unwrap().push(job.json());
+        async move { Reply::json(job.json()) }
+    };
+    let _handler = world.handler("work").start(answer).await;
+    let _node = world.node().with("types.work", "slots = 8").start().await;
+    for (at_once, more) in [
+        (3, json!({"unique": "queued", "delay_ms": 500})),
+        (5, json!({"unique": "active", "delay_ms": 500})),
+        (4, json!({"unique": "queued", "on_conflict": "replace", "delay_ms": 500})),
+        (6, json!({"debounce": {"wait_ms": 500}})),
+    ] {
+        for key in (0..15).map(|number| format!("{number} {more}")) {
+            let submitted = (0..at_once).map(|number| {
+                let mut job = json!({"type": "work"});
+                job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                job["payload"] = json!([key, number]);
+                match job.get_mut("debounce") {
+                    Some(debounce) => debounce["key"] = json!(key),
+                    None => job["idempotency_key"] = json!(key),
+                }
+                world.try_request("default", "submit", job)
+            });
+            let answers = join_all(submitted).await;
+            assert!(answers.iter().any(Result::is_ok), "{answers:?}");
+        }
+        world.no_job_is_left(SOON).await;
+        let calls = std::mem::take(&mut *called.lock().unwrap());
+        let keys: BTreeSet<&str> = calls.iter().map(|payload| payload[0].as_str().unwrap()).collect();
+        assert_eq!((keys.len(), calls.len()), (15, 15), "{calls:?}");
+    }
 }
 
 /// Given jobs that wait, for a time and in a lane, when others replace them, then only the last of each runs, and the

@@ -276,7 +276,7 @@ async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Res
 
 /// A run that waited for its time and made way for `of`: publishes that now, and deletes its schedule. If it does not
 /// succeed, the run's message does so when it comes.
-async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
+pub(super) async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
     if !matches!(before.state.wait(), Some(Wait::Until(_))) {
         return;
     }

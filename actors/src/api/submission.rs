@@ -21,6 +21,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState, Timestamp};
 
 use crate::api::debounce::Debounced;
+use crate::api::keyed;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, PublishedJob};
 use crate::ports::{Rules as _, RunPorts, Server as _, Unlogged};
@@ -180,26 +181,45 @@ async fn mark<P: SubmitPorts>(
         Some(claim) => keys::mark_published(ports, job, claim, submission.print().clone()).await?,
         None => Marked::Open,
     };
+    if let Marked::TakenBy(taken_by) = marked {
+        return taken_over(ports, submission, Found { run, revision }, &taken_by).await;
+    }
     if let (Marked::Own, Some(key)) = (&marked, keys::key_of(ports, job)) {
         key.note_claimed(&mut run);
     }
-    let before = mark_record(ports, &mut run, revision).await?;
+    mark_record(ports, &mut run, revision).await?;
     fail_point::pass("after-mark");
-    let Marked::TakenBy(taken_by) = marked else { return Ok(answer(&job.run_id, run.state.name(), false)) };
-    let holder = match before.as_ref().map(|own| (own, own.state.duplicate_of())) {
-        Some((_, Some(of))) => of.clone(),
-        // Its key was free again before it was taken: this run is not a duplicate.
-        Some((own, None)) if own.has_started() || own.round > 1 || own.state.is_terminal() => {
-            return Ok(answer(&job.run_id, own.state.name(), false));
-        }
-        // The other submission has died, or is under way: whose run has the key in the end is not known yet.
-        _ if !taken_by.published => return Err(changes()),
-        // Nor whether this job, which is another one, will run: that is known once it has begun, or ended as a
-        // duplicate.
-        _ if is_mismatch(ports, submission, &taken_by) => return Err(changes()),
-        _ => taken_by.run_id.clone(),
+    Ok(answer(&job.run_id, run.state.name(), false))
+}
+
+/// Another run has taken the key over before its claim was marked. This run must not stay beside it, and start once
+/// that one has given the key back: its record is not marked, so that who has the key in the end ends it. Who has it by
+/// now may have looked for it before it was there: then it ends here.
+async fn taken_over<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    own: Found,
+    taken_by: &Claim,
+) -> Result<Submitted, ApiError> {
+    let job = &submission.job;
+    let (is_mismatch, before) = (is_mismatch(ports, submission, taken_by), own.run.clone());
+    let run = match taken_by.published {
+        true => keys::end_as_taken(ports, own, &taken_by.run_id).await?.map(|found| found.run),
+        false => ports.server().read_record(&job.tenant, &job.run_id).await?.map(|found| found.run),
     };
-    if holder == taken_by.run_id && is_mismatch(ports, submission, &taken_by) {
+    let run = run.ok_or_else(changes)?;
+    let holder = match run.state.duplicate_of() {
+        Some(of) => of.clone(),
+        // Its key was free again before it was taken: this run is not a duplicate.
+        None if run.has_started() || run.round > 1 || run.state.is_terminal() => {
+            return Ok(answer(&job.run_id, run.state.name(), false));
+        }
+        // A node is about to begin it. Or the other submission has died, or is under way: whose run has the key in the
+        // end is not known yet.
+        None => return Err(changes()),
+    };
+    keyed::tidy(ports, before, &holder).await;
+    if holder == taken_by.run_id && is_mismatch {
         return Err(mismatch(&holder));
     }
     // The other run is about to write its record, or it has ended and its record is gone.
