@@ -28,7 +28,7 @@ use crate::ports::encode::EncodedEvents;
 use crate::runtime::gate_news::Wakes;
 use crate::runtime::permits::LocalRetryPermit;
 
-/// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
+/// Retries that are due no later than this are held locally: the server's timers have a grain of 250 ms.
 pub(crate) const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
 /// Judges an attempt's end and carries out what follows. A retry goes through a schedule, however short.
@@ -54,7 +54,7 @@ pub(crate) async fn judge_or_hold<P: Ports>(
     let waits = report_to_breaker(ports, &mut assignment, &outcome);
     let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome).await;
     match &settlement {
-        Settlement::Retry { at, .. } if !waits && at.since(ports.now()) < SHORT_RETRY => {
+        Settlement::Retry { at, .. } if !waits && at.since(ports.now()) <= SHORT_RETRY => {
             Box::pin(hold_locally(ports, assignment, attempt_state, settlement)).await
         }
         _ => {
@@ -240,7 +240,7 @@ async fn hold_locally<P: Ports>(
     attempt_state: AttemptState,
     settlement: Settlement,
 ) -> Option<Box<HeldRetry>> {
-    let Some(permit) = ports.local_retries().take() else {
+    let Some(permit) = ports.local_retries().take_for(assignment.payload.body.len()) else {
         carry_out(ports, assignment, attempt_state, settlement).await;
         return None;
     };

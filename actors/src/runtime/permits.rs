@@ -11,17 +11,19 @@ pub(crate) struct Permits<const MAX: usize> {
     lacked: AtomicBool,
 }
 
-/// One of them; given back when it is dropped.
+/// One of them, or as many as a job counts for; given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit<const MAX: usize>(Arc<Permits<MAX>>);
+pub(crate) struct Permit<const MAX: usize>(Arc<Permits<MAX>>, usize);
 
 /// Jobs of one node that may be on their way to be parked: if the stream of parked jobs is full, jobs that wait for it
 /// must not fill the committer. Given back with the job's commit.
 pub(crate) const MAX_PARKING: usize = 256;
 pub(crate) type ParkPermits = Permits<MAX_PARKING>;
 
-/// Short retries that one node may hold locally; more go through schedules.
-const MAX_LOCAL_RETRIES: usize = 1_024;
+/// Short retries that one node may hold locally, of up to [`OF_ONE`] bytes each; a larger one counts for several. More
+/// go through schedules, which costs three times as much.
+const MAX_LOCAL_RETRIES: usize = 16_384;
+const OF_ONE: usize = 4 * 1024;
 pub(crate) type LocalRetryPermits = Permits<MAX_LOCAL_RETRIES>;
 pub(crate) type LocalRetryPermit = Permit<MAX_LOCAL_RETRIES>;
 
@@ -36,9 +38,16 @@ impl<const MAX: usize> Permits<MAX> {
     }
 
     pub(crate) fn take(self: &Arc<Self>) -> Option<Permit<MAX>> {
+        self.take_for(0)
+    }
+
+    /// The same for a job of so many bytes.
+    pub(crate) fn take_for(self: &Arc<Self>, bytes: usize) -> Option<Permit<MAX>> {
+        let count = 1 + bytes / OF_ONE;
+        let left = |out: usize| (out + count <= MAX).then_some(out + count);
         let take = || {
-            let taken = self.out.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| (out < MAX).then_some(out + 1));
-            taken.ok().map(|_| Permit(Arc::clone(self)))
+            let taken = self.out.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left);
+            taken.ok().map(|_| Permit(Arc::clone(self), count))
         };
         take().or_else(|| self.is_one_left().then(take).flatten())
     }
@@ -56,7 +65,7 @@ impl<const MAX: usize> Permit<MAX> {
 
 impl<const MAX: usize> Drop for Permit<MAX> {
     fn drop(&mut self) {
-        self.0.out.fetch_sub(1, Ordering::SeqCst);
+        self.0.out.fetch_sub(self.1, Ordering::SeqCst);
     }
 }
 
@@ -71,5 +80,15 @@ mod tests {
         assert_eq!((taken.len(), permits.is_one_left()), (MAX_PARKING, false));
         taken.pop();
         assert!(permits.take().is_some());
+    }
+
+    #[test]
+    fn a_large_job_counts_for_several() {
+        let permits = Arc::new(LocalRetryPermits::default());
+        let large: Vec<LocalRetryPermit> = std::iter::from_fn(|| permits.take_for(1 << 20)).collect();
+        assert_eq!(large.len(), MAX_LOCAL_RETRIES / 257);
+        assert!(permits.take_for(OF_ONE - 1).is_some(), "there is room for a small one");
+        drop(large);
+        assert_eq!(permits.out.load(Ordering::SeqCst), 0);
     }
 }

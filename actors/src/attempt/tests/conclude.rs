@@ -342,7 +342,7 @@ fn a_short_retry_is_held_locally() {
 #[test]
 fn a_retry_is_scheduled_if_it_is_long_or_the_node_holds_too_many() {
     let scheduled = |sent: &[String]| sent.iter().any(|line| line.starts_with("schedule 1/2"));
-    for (wait, is_held) in [(999, true), (1_000, false)] {
+    for (wait, is_held) in [(1_000, true), (1_001, false)] {
         let mut scene = Scene::new();
         let running = scene.runs();
         let (held, sent) = scene.holds(running, failed_for(Duration::from_millis(wait)));
@@ -359,7 +359,7 @@ fn a_retry_is_scheduled_if_it_is_long_or_the_node_holds_too_many() {
     let running = scene.runs();
     let (held, _) = scene.holds(running, failed_for(SHORT));
     drop(held);
-    assert_eq!(std::iter::from_fn(|| scene.node.local_retries.take()).take(2_000).map(std::mem::forget).count(), 1_024);
+    assert_eq!(std::iter::from_fn(|| scene.node.local_retries.take()).take(20_000).map(std::mem::forget).count(), 16_384);
 }
 
 #[test]
