@@ -1,12 +1,13 @@
 """Checks a helper package against a real node: python check.py README INTERPRETER WORKER
 
-Runs the three programs of the README, a worker, a client and a test, and then checks the handlers of WORKER (worker.py here says
-which); a worker says on its first line that it takes jobs. NATS_URL names the server. Needs the Python package;
-programs are written into the current folder. tests/packages.rs runs it.
+Runs the three programs of the README, a worker, a client and a test, and testing.py or testing.mjs; then checks the
+handlers of WORKER (worker.py here says which). A worker says on its first line that it takes jobs. NATS_URL names the
+server. Needs the Python package; programs are written into the current folder. tests/packages.rs runs it.
 """
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +45,8 @@ def readme_runs():
         printed = subprocess.run(client, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
         assert "sent" in printed and "ada@example.org" in printed, printed
         subprocess.run([INTERPRETER, "readme_test" + ending], timeout=60, check=True)
+        shutil.copy(os.path.join(os.path.dirname(__file__), "testing" + ending), ".")
+        subprocess.run([INTERPRETER, "testing" + ending], timeout=60, check=True)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
     finally:

@@ -1,6 +1,7 @@
 // Calls a handler without a server.
 
 import { Context } from './context.js';
+import { written } from './worker.js';
 
 export async function run(handler, payload = null, { headers = {}, steps = new Map() } = {}) {
   const report = { result: undefined, progress: [], log: [], steps };
@@ -17,6 +18,7 @@ export async function run(handler, payload = null, { headers = {}, steps = new M
     },
   };
   const context = new Context({ 'Longshore-Run-Id': 'test', 'Longshore-Type': 'test', ...headers }, channel);
-  report.result = await handler(JSON.parse(JSON.stringify(payload)), context);
+  const [said, body] = written(await handler(JSON.parse(JSON.stringify(payload)), context));
+  report.result = 'Content-Type' in said ? body : JSON.parse(body.toString() || 'null');
   return report;
 }

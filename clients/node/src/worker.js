@@ -308,7 +308,7 @@ function read(context, body) {
 }
 
 /** The reply's headers and body for what a handler returned. */
-function written(result) {
+export function written(result) {
   if (result instanceof Uint8Array) return [{ 'Content-Type': 'application/octet-stream' }, result];
   const text = result === undefined || result === null ? '' : JSON.stringify(result);
   return [{}, Buffer.from(text ?? '')];

@@ -78,8 +78,8 @@ class Context:
         """The result of `work`, which is not done again once its result is stored, whatever dies.
 
         On the event loop: `await ctx.step(…)`, where `work` is a coroutine function or a function that runs in a
-        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 512 KiB. Raises `Cancelled` if
-        the attempt has lost its job.
+        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 512 KiB, and what JSON makes of it
+        from the first attempt on. Raises `Cancelled` if the attempt has lost its job.
         """
         if _is_on(self._loop):
             return self._step(name, work)
@@ -112,6 +112,7 @@ class Context:
         return (answer["result"],) if "result" in answer else ()
 
     async def _put(self, name: str, number: int, result: Any) -> Any:
+        result = json.loads(json.dumps(result))  # as a later attempt finds it
         await self._ask("step-put", {"name": name, "n": number, "result": result})
         return result
 

@@ -6,10 +6,11 @@ import json
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ._context import Context, call
+from ._worker import written
 
 
 class Report:
-    """What a handler returned and said; what it raises is raised to the test."""
+    """What a handler returned, as its run would have it, and said; what it raises is raised to the test."""
 
     def __init__(self, steps: Optional[Dict[Tuple[str, int], Any]] = None) -> None:
         self.result: Any = None
@@ -40,7 +41,8 @@ def run(handler: Callable[..., Any], payload: Any = None, *, headers: Optional[M
 
     async def called() -> None:
         context = Context({"Longshore-Run-Id": "test", "Longshore-Type": "test", **(headers or {})}, report)
-        report.result = await call(handler, json.loads(json.dumps(payload)), context)
+        body, said = written(await call(handler, json.loads(json.dumps(payload)), context))
+        report.result = body if said else json.loads(body or b"null")
         await context.sent()
 
     asyncio.run(called())

@@ -1,0 +1,14 @@
+"""What `testing.run` of the Python package gives a handler, and says of it, is what a worker would."""
+from longshore import testing
+
+
+async def takes_a_step(payload, ctx):
+    result = await ctx.step("pair", lambda: {1: ("x", "y")})
+    return result, 1
+
+
+first = testing.run(takes_a_step)
+assert first.result == [{"1": ["x", "y"]}, 1], first.result
+assert testing.run(takes_a_step, steps=first.steps).result == first.result
+assert testing.run(lambda payload: bytearray(b"\xff")).result == b"\xff"
+assert testing.run(lambda payload: None).result is None
