@@ -116,6 +116,19 @@ async def main():
             record = await ended(type, kind, max_attempts=1)
             assert (record["state"], record["error"]["kind"]) == ("dead", "retryable"), record
 
+        # No other attempt would help, neither of the handler nor of a step.
+        for payload in [None, "step"]:
+            record = await ended("t.no-json", payload)
+            assert (record["state"], record["attempt"], record["error"]["kind"]) == ("dead", 1, "permanent"), record
+            assert "no JSON" in record["error"]["message"], record
+
+        for sends in [client.submit, client.publish]:
+            try:
+                await sends("t.echo", {"share": float("nan")})
+                raise AssertionError("a payload that is no JSON went out")
+            except ValueError as error:
+                assert "JSON" in str(error), error
+
         # Bytes are no JSON, with a content type of their own and without one.
         for run in (await ended("t.bytes"))["result"]:
             record = await client.wait(run)

@@ -12,3 +12,9 @@ assert first.result == [{"1": ["x", "y"]}, 1], first.result
 assert testing.run(takes_a_step, steps=first.steps).result == first.result
 assert testing.run(lambda payload: bytearray(b"\xff")).result == b"\xff"
 assert testing.run(lambda payload: None).result is None
+
+try:
+    testing.run(lambda payload, ctx: ctx.progress(float("nan")))
+    raise AssertionError("progress that is no JSON went out")
+except ValueError as error:
+    assert "JSON" in str(error), error

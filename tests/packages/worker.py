@@ -39,6 +39,12 @@ async def exits(payload, ctx):
     sys.exit("the end")
 
 
+@worker.handler("t.no-json")
+async def no_json(payload, ctx):
+    result = {"share": float("nan")}
+    return await ctx.step("share", lambda: result) if payload == "step" else result
+
+
 @worker.handler("t.bytes")
 async def publishes(payload, ctx):
     """Sends bytes in both ways; returns the runs."""

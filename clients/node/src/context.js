@@ -1,12 +1,21 @@
 // What a handler knows of its attempt, and says while it works.
 
-import { Cancelled } from './errors.js';
+import { Cancelled, Permanent } from './errors.js';
 
 const STEP_ANSWER = 5_000;
 const STEP_TRIES = 5;
 
 /** Whether a time as nodes write it is over; not if it is none. */
 export const isPast = (moment) => Date.parse(moment) <= Date.now();
+
+/** The result of a handler or step as JSON; where it has none, no other attempt would help. */
+export function asJson(result) {
+  try {
+    return JSON.stringify(result);
+  } catch (error) {
+    throw new Permanent(`a result that is no JSON: ${error.message}`);
+  }
+}
 
 /** `channel` is the way to the node that holds the job: `signal(word, body)`, and `ask(word, body, milliseconds)`, which is answered with headers in lower case and a body. */
 export class Context {
@@ -65,7 +74,7 @@ export class Context {
       const stored = await this.#ask('step-get', { name, n });
       if ('result' in stored) return stored.result;
       // What JSON cannot say is null, now as in a later attempt.
-      const result = JSON.parse(JSON.stringify((await work()) ?? null));
+      const result = JSON.parse(asJson((await work()) ?? null) ?? null);
       await this.#ask('step-put', { name, n, result });
       return result;
     } finally {

@@ -1,6 +1,6 @@
 // Runs jobs: a NATS micro service whose endpoints are the handlers.
 
-import { Context, isPast } from './context.js';
+import { Context, asJson, isPast } from './context.js';
 import { Cancelled, Detach, Permanent, Retry, Snooze, headersOf } from './errors.js';
 import { connect, headersFrom, plainHeaders } from './nats.js';
 import { Service } from './service.js';
@@ -310,6 +310,6 @@ function read(context, body) {
 /** The reply's headers and body for what a handler returned. */
 export function written(result) {
   if (result instanceof Uint8Array) return [{ 'Content-Type': 'application/octet-stream' }, result];
-  const text = result === undefined || result === null ? '' : JSON.stringify(result);
+  const text = result === undefined || result === null ? '' : asJson(result);
   return [{}, Buffer.from(text ?? '')];
 }

@@ -13,6 +13,8 @@ import nats
 import nats.errors
 from nats.aio.client import Client as Nats
 
+from ._context import as_json
+
 WAIT_MILLISECONDS = 10_000
 """How long one request waits: the node that has it may die."""
 WAITS = {"work.next": ("wait_ms", 30_000), "runs.wait": ("timeout_ms", 30_000), "runs.why": ("timeout_ms", 10_000)}
@@ -96,7 +98,7 @@ class Client:
         The payload is JSON, or bytes, as for `submit`. Options are headers: `{"Longshore-Delay": "5m"}`.
         """
         subject = f"{self.namespace}.jobs.{self.tenant}.{queue}.p{priority}.{type}"
-        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        body = payload if isinstance(payload, bytes) else as_json(payload)
         sent = for_payload(headers, payload)
         acknowledged = await self.connection.jetstream().publish(subject, body, headers=sent)
         own = {name.lower(): text for name, text in (headers or {}).items()}.get("longshore-run-id")
@@ -147,7 +149,7 @@ class Client:
         given = body.get(name)
         seconds = 5 + (usual if given is None else given) / 1000
         subject = f"{self.namespace}.api.{self.tenant}.{endpoint}"
-        answer = await self.connection.request(subject, json.dumps(body).encode(), timeout=seconds)
+        answer = await self.connection.request(subject, as_json(body), timeout=seconds)
         content = json.loads(answer.data)
         if answer.headers and "Nats-Service-Error-Code" in answer.headers:
             raise ApiError(content["code"], content["error"], content["message"])

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from datetime import datetime, timezone
 from typing import Any, Callable, Coroutine, Dict, Mapping, Optional, Protocol, Set, Tuple
 
-from ._errors import Cancelled
+from ._errors import Cancelled, Permanent
 
 STEP_ANSWER_SECONDS = 5.0
 STEP_TRIES = 5
@@ -60,7 +60,7 @@ class Context:
     def progress(self, value: Any) -> None:
         """An event, and kept in the record: a number is a percentage, else any JSON of at most 4,096 bytes."""
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        body = json.dumps({"percent": value} if is_number else value).encode()
+        body = as_json({"percent": value} if is_number else value)
         if len(body) > 4096:
             raise ValueError(f"progress has {len(body)} bytes, more than 4,096")
         self._send("progress", body)
@@ -112,12 +112,12 @@ class Context:
         return (answer["result"],) if "result" in answer else ()
 
     async def _put(self, name: str, number: int, result: Any) -> Any:
-        result = json.loads(json.dumps(result))  # as a later attempt finds it
+        result = json.loads(result_as_json(result))  # as a later attempt finds it
         await self._ask("step-put", {"name": name, "n": number, "result": result})
         return result
 
     async def _ask(self, word: str, request: Dict[str, Any]) -> Dict[str, Any]:
-        body = json.dumps(request).encode()
+        body = as_json(request)
         problem, nth = "no node answers", 0
         while nth < STEP_TRIES or not is_past(self.deadline):  # the clock may be wrong
             if self.cancelled:
@@ -162,6 +162,19 @@ class Context:
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def as_json(value: Any) -> bytes:
+    """The value as JSON, which has no NaN and no Infinity."""
+    return json.dumps(value, allow_nan=False).encode()
+
+
+def result_as_json(result: Any) -> bytes:
+    """The result of a handler or step as JSON; where it has none, no other attempt would help."""
+    try:
+        return as_json(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Permanent(f"a result that is no JSON: {error}") from error
 
 
 def is_past(moment: str) -> bool:

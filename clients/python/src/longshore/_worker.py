@@ -17,7 +17,7 @@ import nats.micro
 from nats.aio.client import Client as Nats
 
 from ._client import Servers, addresses
-from ._context import Context, call, is_past, run
+from ._context import Context, call, is_past, result_as_json, run
 from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
 Hook = Callable[..., Any]
@@ -360,4 +360,4 @@ def written(result: Any) -> Tuple[bytes, Dict[str, str]]:
     """The reply's body and headers for what a handler returned."""
     if isinstance(result, (bytes, bytearray)):
         return bytes(result), {"Content-Type": "application/octet-stream"}
-    return b"" if result is None else json.dumps(result).encode(), {}
+    return b"" if result is None else result_as_json(result), {}
