@@ -10,3 +10,9 @@ assert.deepStrictEqual(first.result, ['1970-01-01T00:00:00.000Z', null]);
 assert.deepStrictEqual((await run(takesAStep, null, { steps: first.steps })).result, first.result);
 assert.deepStrictEqual((await run(() => Uint8Array.of(255))).result, Uint8Array.of(255));
 assert.strictEqual((await run(() => undefined)).result, null);
+
+const seen = (payload, ctx) => [payload.constructor.name, [...payload], ctx.contentType];
+const json = { headers: { 'content-type': 'application/json' } };
+assert.deepStrictEqual((await run(seen, Buffer.of(255))).result, ['Uint8Array', [255], 'application/octet-stream']);
+assert.deepStrictEqual((await run(seen, Buffer.from('[1]'), json)).result, ['Array', [1], 'application/json']);
+assert.deepStrictEqual((await run(seen, [1])).result, ['Array', [1], 'application/json']);

@@ -13,6 +13,11 @@ assert testing.run(takes_a_step, steps=first.steps).result == first.result
 assert testing.run(lambda payload: bytearray(b"\xff")).result == b"\xff"
 assert testing.run(lambda payload: None).result is None
 
+seen = lambda payload, ctx: [repr(payload), ctx.content_type]
+assert testing.run(seen, b"\xff").result == [r"b'\xff'", "application/octet-stream"]
+assert testing.run(seen, b"[1]", headers={"content-type": "application/json"}).result == ["[1]", "application/json"]
+assert testing.run(seen, {"a": (1,)}).result == ["{'a': [1]}", "application/json"]
+
 try:
     testing.run(lambda payload, ctx: ctx.progress(float("nan")))
     raise AssertionError("progress that is no JSON went out")

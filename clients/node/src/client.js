@@ -10,7 +10,7 @@ const WAITS = { 'work.next': ['wait_ms', 30_000], 'runs.wait': ['timeout_ms', 30
 const pause = (milliseconds) => new Promise((go) => setTimeout(go, milliseconds));
 
 /** A job's headers: bytes need a content type, as without one they are read as JSON. */
-function forPayload(headers, payload) {
+export function forPayload(headers, payload) {
   const isNamed = Object.keys(headers ?? {}).some((name) => name.toLowerCase() === 'content-type');
   return payload instanceof Uint8Array && !isNamed ? { 'Content-Type': 'application/octet-stream', ...headers } : headers;
 }

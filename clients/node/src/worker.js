@@ -298,7 +298,7 @@ async function ask(context, channel, word, timeout) {
 }
 
 /** A job's payload: a JSON value, or bytes where its content type is another. */
-function read(context, body) {
+export function read(context, body) {
   if (context.contentType.split(';')[0].trim().toLowerCase() !== 'application/json') return body;
   try {
     return body.length ? JSON.parse(new TextDecoder().decode(body)) : null;
