@@ -112,8 +112,8 @@ async def main():
         assert "no such\u00e9" in record["error"]["message"] and "on_error" in noted(), (record, noted())
 
         # What no handler should raise ends its attempt alone, and frees its slot.
-        for type, kind in [("t.raises", "stop"), ("t.raises", "exit"), ("t.raises", "text"), ("t.exits", "exit")]:
-            record = await ended(type, kind, max_attempts=1)
+        for kind in ["stop", "exit", "text", "panic", ""]:
+            record = await ended("t.raises" if kind else "t.exits", kind, max_attempts=1)
             assert (record["state"], record["error"]["kind"]) == ("dead", "retryable"), record
 
         # No other attempt would help, neither of the handler nor of a step.

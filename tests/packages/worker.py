@@ -31,6 +31,8 @@ async def permanent(payload, ctx):
 def raises(payload, ctx):
     if payload == "exit":
         sys.exit("the end")
+    if payload == "panic":
+        raise BaseException("such as PyO3 has")
     raise {"stop": StopIteration, "text": ValueError}[payload]("no text: \ud800")
 
 

@@ -199,7 +199,9 @@ async def run(work: Callable[..., Any], arguments: Tuple[Any, ...], executor: Op
             return await work(*arguments)
         result = await asyncio.get_running_loop().run_in_executor(executor, lambda: _in_thread(work, arguments))
         return await result if inspect.isawaitable(result) else result
-    except SystemExit as error:  # from here it would end the event loop, with all other jobs
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # it would end the event loop with all other jobs, or at least the reply
         raise RuntimeError(f"it raised {error!r}") from error
 
 
