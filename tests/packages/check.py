@@ -117,10 +117,14 @@ async def main():
             assert (record["state"], record["error"]["kind"]) == ("dead", "retryable"), record
 
         # No other attempt would help, neither of the handler nor of a step.
-        for payload in [None, "step"]:
-            record = await ended("t.no-json", payload)
+        for type, payload, problem in [
+            ("t.no-json", None, "no JSON"), ("t.no-json", "step", "no JSON"), ("t.large", 512 << 10, "bytes, more"),
+            ("t.large", 2 << 20, "bytes, more"),
+        ]:
+            record = await ended(type, payload)
             assert (record["state"], record["attempt"], record["error"]["kind"]) == ("dead", 1, "permanent"), record
-            assert "no JSON" in record["error"]["message"], record
+            assert problem in record["error"]["message"], record
+        assert (await ended("t.large", (512 << 10) - 2))["state"] == "completed"
 
         for sends in [client.submit, client.publish]:
             try:

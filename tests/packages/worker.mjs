@@ -45,6 +45,9 @@ worker
     throw Object.create(null);
   })
   .handler('t.no-json', (payload, ctx) => (payload === 'step' ? ctx.step('count', () => 1n) : { count: 1n }))
+  .handler('t.large', async (payload, ctx) => {
+    await ctx.step('large', () => 'x'.repeat(payload));
+  })
   .handler('t.bytes', sendsBytes)
   .handler('t.retry', (_payload, ctx) => {
     if (ctx.attempt === 1) throw new Retry(0.2, 'not yet');

@@ -47,6 +47,11 @@ async def no_json(payload, ctx):
     return await ctx.step("share", lambda: result) if payload == "step" else result
 
 
+@worker.handler("t.large")
+def large(payload, ctx):
+    ctx.step("large", lambda: "x" * payload)
+
+
 @worker.handler("t.bytes")
 async def publishes(payload, ctx):
     """Sends bytes in both ways; returns the runs."""

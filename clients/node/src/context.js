@@ -4,6 +4,7 @@ import { Cancelled, Permanent } from './errors.js';
 
 const STEP_ANSWER = 5_000;
 const STEP_TRIES = 5;
+const STEP_BYTES = 512 * 1024;
 
 /** Whether a time as nodes write it is over; not if it is none. */
 export const isPast = (moment) => Date.parse(moment) <= Date.now();
@@ -74,7 +75,10 @@ export class Context {
       const stored = await this.#ask('step-get', { name, n });
       if ('result' in stored) return stored.result;
       // What JSON cannot say is null, now as in a later attempt.
-      const result = JSON.parse(asJson((await work()) ?? null) ?? null);
+      const text = asJson((await work()) ?? null) ?? 'null';
+      const bytes = Buffer.byteLength(text);
+      if (bytes > STEP_BYTES) throw new Permanent(`the result of step ${name} has ${bytes} bytes, more than ${STEP_BYTES}`);
+      const result = JSON.parse(text);
       await this.#ask('step-put', { name, n, result });
       return result;
     } finally {

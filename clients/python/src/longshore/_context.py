@@ -14,6 +14,7 @@ from ._errors import Cancelled, Permanent
 
 STEP_ANSWER_SECONDS = 5.0
 STEP_TRIES = 5
+STEP_BYTES = 512 << 10
 
 
 class Channel(Protocol):  # the way to the node that holds the job
@@ -112,7 +113,10 @@ class Context:
         return (answer["result"],) if "result" in answer else ()
 
     async def _put(self, name: str, number: int, result: Any) -> Any:
-        result = json.loads(result_as_json(result))  # as a later attempt finds it
+        text = result_as_json(result)
+        if len(text) > STEP_BYTES:
+            raise Permanent(f"the result of step {name} has {len(text)} bytes, more than {STEP_BYTES}")
+        result = json.loads(text)  # as a later attempt finds it
         await self._ask("step-put", {"name": name, "n": number, "result": result})
         return result
 
