@@ -157,6 +157,10 @@ async def main():
         assert record["progress"] == {"percent": 40} and record["log"][0]["line"] == "half", record
         await following.aclose()
 
+        record = await ended("t.log")
+        lines = [kept["line"] for kept in record["log"]]
+        assert lines[0][0] == "a" and lines[1] == "x" * 512 and record["attempt"] == 1, record
+
         # Two attempts: the first one fails behind the step, the second one finds its result.
         record = await ended("t.steps")
         assert (record["state"], record["attempt"], record["result"]) == ("completed", 2, {"n": 1}), record

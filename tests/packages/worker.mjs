@@ -66,6 +66,10 @@ worker
     ctx.progress(40);
     ctx.log('half');
   })
+  .handler('t.log', (_payload, ctx) => {
+    ctx.log('a\ud800');
+    ctx.log('x'.repeat(2 ** 21));
+  })
   .handler('t.steps', async (_payload, ctx) => {
     const result = await ctx.step('charge', () => {
       assert.strictEqual(ctx.stepKey('charge'), `${ctx.runId}/charge#1`);

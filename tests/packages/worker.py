@@ -99,6 +99,12 @@ def progress(payload, ctx):
     ctx.log("half")
 
 
+@worker.handler("t.log")
+def logs(payload, ctx):
+    ctx.log("a\ud800")
+    ctx.log("x" * (2 << 20))
+
+
 @worker.handler("t.steps")
 async def steps(payload, ctx):
     def charge():

@@ -5,6 +5,7 @@ import { Cancelled, Permanent } from './errors.js';
 const STEP_ANSWER = 5_000;
 const STEP_TRIES = 5;
 const STEP_BYTES = 512 * 1024;
+const LINE_MAX = 4096; // What a node reads of a line.
 
 /** Whether a time as nodes write it is over; not if it is none. */
 export const isPast = (moment) => Date.parse(moment) <= Date.now();
@@ -57,7 +58,7 @@ export class Context {
   }
 
   log(line) {
-    this.#channel.signal('log', Buffer.from(String(line)));
+    this.#channel.signal('log', Buffer.from(String(line).slice(0, LINE_MAX)));
   }
 
   stepKey(name) {

@@ -15,6 +15,7 @@ from ._errors import Cancelled, Permanent
 STEP_ANSWER_SECONDS = 5.0
 STEP_TRIES = 5
 STEP_BYTES = 512 << 10
+LINE_MAX = 4096  # what a node reads of a line
 
 
 class Channel(Protocol):  # the way to the node that holds the job
@@ -68,7 +69,7 @@ class Context:
 
     def log(self, line: str) -> None:
         """A line for the node's log and the run's record, cut at 512 bytes there."""
-        self._send("log", str(line).encode())
+        self._send("log", str(line)[:LINE_MAX].encode("utf-8", "replace"))  # a file's name may have lone surrogates
 
     def step_key(self, name: str) -> str:
         """An idempotency key for what the next step of this name does outside; the same in every attempt."""
