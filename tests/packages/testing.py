@@ -18,6 +18,10 @@ assert testing.run(seen, b"\xff").result == [r"b'\xff'", "application/octet-stre
 assert testing.run(seen, b"[1]", headers={"content-type": "application/json"}).result == ["[1]", "application/json"]
 assert testing.run(seen, {"a": (1,)}).result == ["{'a': [1]}", "application/json"]
 
+# A decorator's own function takes what comes, and a keyword is no second argument.
+assert testing.run(lambda *given: len(given)).result == 2
+assert testing.run(lambda payload, *, name="own": [payload, name], 1).result == [1, "own"]
+
 try:
     testing.run(lambda payload, ctx: ctx.progress(float("nan")))
     raise AssertionError("progress that is no JSON went out")

@@ -219,5 +219,9 @@ def _in_thread(work: Callable[..., Any], arguments: Tuple[Any, ...]) -> Any:
 
 async def call(handler: Callable[..., Any], payload: Any, context: Context, executor: Optional[Executor] = None) -> Any:
     """Calls a handler of a payload, or of a payload and a context."""
-    count = len(inspect.signature(handler).parameters)
-    return await run(handler, (payload, context)[: max(1, count)], executor)
+    given: Tuple[Any, ...] = (payload, context)
+    try:
+        inspect.signature(handler).bind(*given)
+    except TypeError:
+        given = (payload,)
+    return await run(handler, given, executor)
