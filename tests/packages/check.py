@@ -103,7 +103,7 @@ async def main():
         record = await ended("t.echo", {"a": [1, "é"]})
         assert (record["state"], record["result"]) == ("completed", {"a": [1, "é"]}), record
         run = await client.publish("t.echo", "bare", headers={"Longshore-Tags": "x"})
-        record = await client.wait(run)
+        record = await client.wait(run, float("inf"))
         assert (record["result"], record["tags"]) == ("bare", ["x"]), record
         assert noted().count("before") == 2 and noted().count("after") == 2, noted()
 

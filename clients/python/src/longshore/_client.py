@@ -117,7 +117,7 @@ class Client:
         while True:
             if (left := until - time.monotonic()) <= 0:
                 raise asyncio.TimeoutError(f"run {run_id} has not ended within {timeout} s")
-            milliseconds = max(1, min(WAIT_MILLISECONDS, int(left * 1000)))
+            milliseconds = max(1, int(min(WAIT_MILLISECONDS, left * 1000)))
             try:
                 record = await self.request("runs.wait", {"run_id": run_id, "timeout_ms": milliseconds})
                 if record["state"] in ENDED:
