@@ -1,5 +1,8 @@
 """What `testing.run` of the Python package gives a handler, and says of it, is what a worker would."""
+import asyncio
+
 from longshore import testing
+from longshore._context import Context
 
 
 async def takes_a_step(payload, ctx):
@@ -27,3 +30,18 @@ try:
     raise AssertionError("progress that is no JSON went out")
 except ValueError as error:
     assert "JSON" in str(error), error
+
+
+class Away:
+    async def signal(self, word, body):
+        raise ConnectionError("more to send than is kept")
+
+
+async def goes_on():
+    context = Context({}, Away())
+    context.progress(1)
+    await asyncio.get_running_loop().run_in_executor(None, context.log, "a line")
+    await context.sent()
+
+
+asyncio.run(goes_on())

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import re
@@ -157,13 +158,17 @@ class Context:
         """Returns once everything that was signalled is on its way."""
         await asyncio.gather(*self._sent, return_exceptions=True)
 
+    async def _signal(self, word: str, body: bytes) -> None:
+        with contextlib.suppress(Exception):  # the connection may be away, and no more kept for it: the job goes on
+            await self._channel.signal(word, body)
+
     def _send(self, word: str, body: bytes) -> None:
         if _is_on(self._loop):
-            task = self._loop.create_task(self._channel.signal(word, body))
+            task = self._loop.create_task(self._signal(word, body))
             self._sent.add(task)
             task.add_done_callback(self._sent.discard)
         else:
-            self._call(self._channel.signal(word, body))
+            self._call(self._signal(word, body))
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
