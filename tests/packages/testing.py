@@ -1,7 +1,7 @@
-"""What `testing.run` of the Python package gives a handler, and says of it, is what a worker would."""
+"""The Python package without a server: what `testing.run` gives a handler, and says of it, is what a worker would."""
 import asyncio
 
-from longshore import testing
+from longshore import Worker, testing
 from longshore._context import Context
 
 
@@ -45,3 +45,11 @@ async def goes_on():
 
 
 asyncio.run(goes_on())
+
+worker = Worker()
+worker.handler("t.twice")(seen)
+try:
+    worker.handler("t.twice")
+    raise AssertionError("two handlers of one type share its jobs")
+except ValueError as error:
+    assert "t.twice" in str(error), error

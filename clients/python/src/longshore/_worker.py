@@ -78,6 +78,8 @@ class Worker:
         """
         if slots < 1:
             raise ValueError(f"slots of {type} must be at least 1, not {slots}")
+        if any(type == other for other, _, _ in self._wanted):
+            raise ValueError(f"{type} has a handler already")
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             self._wanted.append((type, function, slots))
