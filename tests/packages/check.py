@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 from longshore import ApiError, Client
+from longshore import Worker as PythonWorker
 from longshore._client import addresses
 
 README, INTERPRETER, WORKER = sys.argv[1:]
@@ -61,6 +62,15 @@ def ends_without_a_server():
     next(line for line in process.stdout if "encountered error" in line)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
+
+
+async def leaves_its_signals():
+    """Once a worker in Python has ended, SIGTERM and SIGINT do in its program what they did before."""
+    serving = asyncio.ensure_future(PythonWorker("127.0.0.1:1").serve())
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(serving, 30)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 async def steps_while_nobody_can_say(nats):
@@ -255,6 +265,7 @@ readme_runs()
 try:
     if WORKER.endswith(".py"):
         ends_without_a_server()
+        asyncio.run(leaves_its_signals())
     asyncio.run(main())
 finally:
     for process in Worker.started:

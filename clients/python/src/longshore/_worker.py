@@ -111,15 +111,19 @@ class Worker:
 
     async def serve(self) -> None:
         """As `run`, on an event loop that is there."""
-        self._stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-            except (NotImplementedError, RuntimeError, ValueError):
-                pass  # Windows, or not the main thread
+        self._stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        with contextlib.ExitStack() as ended:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                # Refused on Windows, and outside the main thread.
+                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                    loop.add_signal_handler(number, self._stop.set)
+                    ended.callback(loop.remove_signal_handler, number)
+            await self._serve(self._stop)
+
+    async def _serve(self, stop: asyncio.Event) -> None:
         options = {**self._options, "closed_cb": self._closed, "reconnected_cb": self._reconnected}
         connecting = asyncio.ensure_future(nats.connect(self._servers, **options))
-        stopping = asyncio.ensure_future(self._stop.wait())
+        stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
@@ -141,7 +145,7 @@ class Worker:
             if refused and "permissions violation" in str(refused).lower():
                 raise refused  # a worker without its subscriptions would wait for ever
             log.info("taking jobs of %s", ", ".join(handler.type for handler in handlers))
-            await self._stop.wait()
+            await stop.wait()
             for handler in handlers:
                 # Nothing begins any more: the jobs that wait pass on a slot beyond the last one, as they go back.
                 handler.free.release()
