@@ -226,6 +226,13 @@ async def main():
         except ApiError as error:
             assert error.code == 404, error
 
+        # Of the waits of a tenant a node takes 1,024.
+        job = await client.submit("t.later", delay_ms=3_600_000)
+        waits = [asyncio.ensure_future(client.wait(job["run_id"])) for _ in range(1100)]
+        await client.request("runs.get", {"run_id": job["run_id"]})
+        await client.cancel(job["run_id"])
+        assert {record["state"] for record in await asyncio.gather(*waits)} == {"cancelled"}
+
         await steps
 
         # SIGTERM: the job that runs is finished, and one that waits for its slot goes back at once.

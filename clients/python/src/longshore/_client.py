@@ -123,8 +123,9 @@ class Client:
                 if record["state"] in ENDED:
                     return record
             except (nats.errors.TimeoutError, nats.errors.NoRespondersError, ApiError) as error:
-                # Not found: published a moment ago under an id of its own, it is known once it starts.
-                if isinstance(error, ApiError) and error.code != 503 and error.error != "not_found":
+                # Not found: published a moment ago under an id of its own, it is known once it starts. 429: a node has
+                # so many waits of a tenant.
+                if isinstance(error, ApiError) and error.code not in (429, 503) and error.error != "not_found":
                     raise
                 await asyncio.sleep(min(0.2, left))
 
