@@ -15,4 +15,5 @@ const seen = (payload, ctx) => [payload.constructor.name, [...payload], ctx.cont
 const json = { headers: { 'content-type': 'application/json' } };
 assert.deepStrictEqual((await run(seen, Buffer.of(255))).result, ['Uint8Array', [255], 'application/octet-stream']);
 assert.deepStrictEqual((await run(seen, Buffer.from('[1]'), json)).result, ['Array', [1], 'application/json']);
+await assert.rejects(run(seen, Uint8Array.of(34, 255, 34), json), /the payload is no JSON/);
 assert.deepStrictEqual((await run(seen, [1])).result, ['Array', [1], 'application/json']);

@@ -301,7 +301,7 @@ async function ask(context, channel, word, timeout) {
 export function read(context, body) {
   if (context.contentType.split(';')[0].trim().toLowerCase() !== 'application/json') return body;
   try {
-    return body.length ? JSON.parse(new TextDecoder().decode(body)) : null;
+    return body.length ? JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(body)) : null;
   } catch (error) {
     throw new Permanent(`the payload is no JSON: ${error.message}`);
   }
