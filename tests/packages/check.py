@@ -1,18 +1,20 @@
 """Checks a helper package against a real node: python check.py README INTERPRETER WORKER
 
-Runs the three programs of the README, a worker, a client and a test, and then checks the handlers of WORKER (worker.py here says
-which); a worker says on its first line that it takes jobs. NATS_URL names the server. Needs the Python package;
-programs are written into the current folder. tests/packages.rs runs it.
+Runs the three programs of the README, a worker, a client and a test, and testing.py or testing.mjs; then checks the
+handlers of WORKER (worker.py here says which). A worker says on its first line that it takes jobs. NATS_URL names the
+server. Needs the Python package; programs are written into the current folder. tests/packages.rs runs it.
 """
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 
 from longshore import ApiError, Client
+from longshore import Worker as PythonWorker
 from longshore._client import addresses
 
 README, INTERPRETER, WORKER = sys.argv[1:]
@@ -44,6 +46,8 @@ def readme_runs():
         printed = subprocess.run(client, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
         assert "sent" in printed and "ada@example.org" in printed, printed
         subprocess.run([INTERPRETER, "readme_test" + ending], timeout=60, check=True)
+        shutil.copy(os.path.join(os.path.dirname(__file__), "testing" + ending), ".")
+        subprocess.run([INTERPRETER, "testing" + ending], timeout=60, check=True)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
     finally:
@@ -58,6 +62,15 @@ def ends_without_a_server():
     next(line for line in process.stdout if "encountered error" in line)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
+
+
+async def leaves_its_signals():
+    """Once a worker in Python has ended, SIGTERM and SIGINT do in its program what they did before."""
+    serving = asyncio.ensure_future(PythonWorker("127.0.0.1:1").serve())
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(serving, 30)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 async def steps_while_nobody_can_say(nats):
@@ -100,7 +113,7 @@ async def main():
         record = await ended("t.echo", {"a": [1, "é"]})
         assert (record["state"], record["result"]) == ("completed", {"a": [1, "é"]}), record
         run = await client.publish("t.echo", "bare", headers={"Longshore-Tags": "x"})
-        record = await client.wait(run)
+        record = await client.wait(run, float("inf"))
         assert (record["result"], record["tags"]) == ("bare", ["x"]), record
         assert noted().count("before") == 2 and noted().count("after") == 2, noted()
 
@@ -109,9 +122,26 @@ async def main():
         assert "no such\u00e9" in record["error"]["message"] and "on_error" in noted(), (record, noted())
 
         # What no handler should raise ends its attempt alone, and frees its slot.
-        for type, kind in [("t.raises", "stop"), ("t.raises", "exit"), ("t.raises", "text"), ("t.exits", "exit")]:
-            record = await ended(type, kind, max_attempts=1)
+        for kind in ["stop", "exit", "text", "panic", ""]:
+            record = await ended("t.raises" if kind else "t.exits", kind, max_attempts=1)
             assert (record["state"], record["error"]["kind"]) == ("dead", "retryable"), record
+
+        # No other attempt would help, neither of the handler nor of a step.
+        for type, payload, problem in [
+            ("t.no-json", None, "no JSON"), ("t.no-json", "step", "no JSON"), ("t.large", 512 << 10, "bytes, more"),
+            ("t.large", 2 << 20, "bytes, more"),
+        ]:
+            record = await ended(type, payload)
+            assert (record["state"], record["attempt"], record["error"]["kind"]) == ("dead", 1, "permanent"), record
+            assert problem in record["error"]["message"], record
+        assert (await ended("t.large", (512 << 10) - 2))["state"] == "completed"
+
+        for sends in [client.submit, client.publish]:
+            try:
+                await sends("t.echo", {"share": float("nan")})
+                raise AssertionError("a payload that is no JSON went out")
+            except ValueError as error:
+                assert "JSON" in str(error), error
 
         # Bytes are no JSON, with a content type of their own and without one.
         for run in (await ended("t.bytes"))["result"]:
@@ -136,6 +166,10 @@ async def main():
         assert (await asyncio.wait_for(progress, 30))["progress"] == {"percent": 40}
         assert record["progress"] == {"percent": 40} and record["log"][0]["line"] == "half", record
         await following.aclose()
+
+        record = await ended("t.log")
+        lines = [kept["line"] for kept in record["log"]]
+        assert lines[0][0] == "a" and lines[1] == "x" * 512 and record["attempt"] == 1, record
 
         # Two attempts: the first one fails behind the step, the second one finds its result.
         record = await ended("t.steps")
@@ -192,6 +226,13 @@ async def main():
         except ApiError as error:
             assert error.code == 404, error
 
+        # Of the waits of a tenant a node takes 1,024.
+        job = await client.submit("t.later", delay_ms=3_600_000)
+        waits = [asyncio.ensure_future(client.wait(job["run_id"])) for _ in range(1100)]
+        await client.request("runs.get", {"run_id": job["run_id"]})
+        await client.cancel(job["run_id"])
+        assert {record["state"] for record in await asyncio.gather(*waits)} == {"cancelled"}
+
         await steps
 
         # SIGTERM: the job that runs is finished, and one that waits for its slot goes back at once.
@@ -231,6 +272,7 @@ readme_runs()
 try:
     if WORKER.endswith(".py"):
         ends_without_a_server()
+        asyncio.run(leaves_its_signals())
     asyncio.run(main())
 finally:
     for process in Worker.started:

@@ -44,6 +44,10 @@ worker
   .handler('t.exits', async () => {
     throw Object.create(null);
   })
+  .handler('t.no-json', (payload, ctx) => (payload === 'step' ? ctx.step('count', () => 1n) : { count: 1n }))
+  .handler('t.large', async (payload, ctx) => {
+    await ctx.step('large', () => 'x'.repeat(payload));
+  })
   .handler('t.bytes', sendsBytes)
   .handler('t.retry', (_payload, ctx) => {
     if (ctx.attempt === 1) throw new Retry(0.2, 'not yet');
@@ -61,6 +65,10 @@ worker
   .handler('t.progress', (_payload, ctx) => {
     ctx.progress(40);
     ctx.log('half');
+  })
+  .handler('t.log', (_payload, ctx) => {
+    ctx.log('a\ud800');
+    ctx.log('x'.repeat(2 ** 21));
   })
   .handler('t.steps', async (_payload, ctx) => {
     const result = await ctx.step('charge', () => {

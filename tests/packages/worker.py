@@ -31,12 +31,25 @@ async def permanent(payload, ctx):
 def raises(payload, ctx):
     if payload == "exit":
         sys.exit("the end")
+    if payload == "panic":
+        raise BaseException("such as PyO3 has")
     raise {"stop": StopIteration, "text": ValueError}[payload]("no text: \ud800")
 
 
 @worker.handler("t.exits")
 async def exits(payload, ctx):
     sys.exit("the end")
+
+
+@worker.handler("t.no-json")
+async def no_json(payload, ctx):
+    result = {"share": float("nan")}
+    return await ctx.step("share", lambda: result) if payload == "step" else result
+
+
+@worker.handler("t.large")
+def large(payload, ctx):
+    ctx.step("large", lambda: "x" * payload)
 
 
 @worker.handler("t.bytes")
@@ -84,6 +97,12 @@ async def late(payload, ctx):
 def progress(payload, ctx):
     ctx.progress(40)
     ctx.log("half")
+
+
+@worker.handler("t.log")
+def logs(payload, ctx):
+    ctx.log("a\ud800")
+    ctx.log("x" * (2 << 20))
 
 
 @worker.handler("t.steps")

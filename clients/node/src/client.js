@@ -10,7 +10,7 @@ const WAITS = { 'work.next': ['wait_ms', 30_000], 'runs.wait': ['timeout_ms', 30
 const pause = (milliseconds) => new Promise((go) => setTimeout(go, milliseconds));
 
 /** A job's headers: bytes need a content type, as without one they are read as JSON. */
-function forPayload(headers, payload) {
+export function forPayload(headers, payload) {
   const isNamed = Object.keys(headers ?? {}).some((name) => name.toLowerCase() === 'content-type');
   return payload instanceof Uint8Array && !isNamed ? { 'Content-Type': 'application/octet-stream', ...headers } : headers;
 }
@@ -66,9 +66,9 @@ export class Client {
         const record = await this.request('runs.wait', { run_id: runId, timeout_ms: Math.max(1, Math.min(WAIT, Math.floor(left))) });
         if (ENDED.includes(record.state)) return record;
       } catch (error) {
-        const refused = error instanceof ApiError && error.code !== 503 && error.error !== 'not_found';
+        const refused = error instanceof ApiError && ![429, 503].includes(error.code) && error.error !== 'not_found';
         if (refused || this.connection.isClosed()) throw error;
-        // No node answers for a moment; or it was published just now under an id of its own, and is known once it starts.
+        // No node answers for a moment, or it has as many waits as it takes; or the run was published just now under an id of its own, and is known once it starts.
         await pause(Math.min(200, left));
       }
     }

@@ -1,12 +1,23 @@
 // What a handler knows of its attempt, and says while it works.
 
-import { Cancelled } from './errors.js';
+import { Cancelled, Permanent } from './errors.js';
 
 const STEP_ANSWER = 5_000;
 const STEP_TRIES = 5;
+const STEP_BYTES = 512 * 1024;
+const LINE_MAX = 4096; // What a node reads of a line.
 
 /** Whether a time as nodes write it is over; not if it is none. */
 export const isPast = (moment) => Date.parse(moment) <= Date.now();
+
+/** The result of a handler or step as JSON; where it has none, no other attempt would help. */
+export function asJson(result) {
+  try {
+    return JSON.stringify(result);
+  } catch (error) {
+    throw new Permanent(`a result that is no JSON: ${error.message}`);
+  }
+}
 
 /** `channel` is the way to the node that holds the job: `signal(word, body)`, and `ask(word, body, milliseconds)`, which is answered with headers in lower case and a body. */
 export class Context {
@@ -47,7 +58,7 @@ export class Context {
   }
 
   log(line) {
-    this.#channel.signal('log', Buffer.from(String(line)));
+    this.#channel.signal('log', Buffer.from(String(line).slice(0, LINE_MAX)));
   }
 
   stepKey(name) {
@@ -65,7 +76,10 @@ export class Context {
       const stored = await this.#ask('step-get', { name, n });
       if ('result' in stored) return stored.result;
       // What JSON cannot say is null, now as in a later attempt.
-      const result = JSON.parse(JSON.stringify((await work()) ?? null));
+      const text = asJson((await work()) ?? null) ?? 'null';
+      const bytes = Buffer.byteLength(text);
+      if (bytes > STEP_BYTES) throw new Permanent(`the result of step ${name} has ${bytes} bytes, more than ${STEP_BYTES}`);
+      const result = JSON.parse(text);
       await this.#ask('step-put', { name, n, result });
       return result;
     } finally {

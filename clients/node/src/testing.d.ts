@@ -1,7 +1,7 @@
 import type { Handler } from './index.js';
 
 export interface Report {
-  /** What the handler returned. */
+  /** What the handler returned, as its run would have it. */
   result: unknown;
   progress: unknown[];
   log: string[];

@@ -1,6 +1,8 @@
 // Calls a handler without a server.
 
+import { forPayload } from './client.js';
 import { Context } from './context.js';
+import { read, written } from './worker.js';
 
 export async function run(handler, payload = null, { headers = {}, steps = new Map() } = {}) {
   const report = { result: undefined, progress: [], log: [], steps };
@@ -16,7 +18,10 @@ export async function run(handler, payload = null, { headers = {}, steps = new M
       return { headers: {}, body: word === 'step-get' && steps.has(key) ? JSON.stringify({ result: steps.get(key) }) : '{}' };
     },
   };
-  const context = new Context({ 'Longshore-Run-Id': 'test', 'Longshore-Type': 'test', ...headers }, channel);
-  report.result = await handler(JSON.parse(JSON.stringify(payload)), context);
+  const context = new Context({ 'Longshore-Run-Id': 'test', 'Longshore-Type': 'test', ...forPayload(headers, payload) }, channel);
+  // A worker gets no Buffer, even if one was sent.
+  const sent = new Uint8Array(payload instanceof Uint8Array ? payload : Buffer.from(JSON.stringify(payload)));
+  const [said, body] = written(await handler(read(context, sent), context));
+  report.result = 'Content-Type' in said ? body : JSON.parse(body.toString() || 'null');
   return report;
 }

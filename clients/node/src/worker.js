@@ -1,6 +1,6 @@
 // Runs jobs: a NATS micro service whose endpoints are the handlers.
 
-import { Context, isPast } from './context.js';
+import { Context, asJson, isPast } from './context.js';
 import { Cancelled, Detach, Permanent, Retry, Snooze, headersOf } from './errors.js';
 import { connect, headersFrom, plainHeaders } from './nats.js';
 import { Service } from './service.js';
@@ -298,18 +298,18 @@ async function ask(context, channel, word, timeout) {
 }
 
 /** A job's payload: a JSON value, or bytes where its content type is another. */
-function read(context, body) {
+export function read(context, body) {
   if (context.contentType.split(';')[0].trim().toLowerCase() !== 'application/json') return body;
   try {
-    return body.length ? JSON.parse(new TextDecoder().decode(body)) : null;
+    return body.length ? JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(body)) : null;
   } catch (error) {
     throw new Permanent(`the payload is no JSON: ${error.message}`);
   }
 }
 
 /** The reply's headers and body for what a handler returned. */
-function written(result) {
+export function written(result) {
   if (result instanceof Uint8Array) return [{ 'Content-Type': 'application/octet-stream' }, result];
-  const text = result === undefined || result === null ? '' : JSON.stringify(result);
+  const text = result === undefined || result === null ? '' : asJson(result);
   return [{}, Buffer.from(text ?? '')];
 }

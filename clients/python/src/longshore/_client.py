@@ -13,6 +13,8 @@ import nats
 import nats.errors
 from nats.aio.client import Client as Nats
 
+from ._context import as_json
+
 WAIT_MILLISECONDS = 10_000
 """How long one request waits: the node that has it may die."""
 WAITS = {"work.next": ("wait_ms", 30_000), "runs.wait": ("timeout_ms", 30_000), "runs.why": ("timeout_ms", 10_000)}
@@ -96,7 +98,7 @@ class Client:
         The payload is JSON, or bytes, as for `submit`. Options are headers: `{"Longshore-Delay": "5m"}`.
         """
         subject = f"{self.namespace}.jobs.{self.tenant}.{queue}.p{priority}.{type}"
-        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        body = payload if isinstance(payload, bytes) else as_json(payload)
         sent = for_payload(headers, payload)
         acknowledged = await self.connection.jetstream().publish(subject, body, headers=sent)
         own = {name.lower(): text for name, text in (headers or {}).items()}.get("longshore-run-id")
@@ -115,14 +117,15 @@ class Client:
         while True:
             if (left := until - time.monotonic()) <= 0:
                 raise asyncio.TimeoutError(f"run {run_id} has not ended within {timeout} s")
-            milliseconds = max(1, min(WAIT_MILLISECONDS, int(left * 1000)))
+            milliseconds = max(1, int(min(WAIT_MILLISECONDS, left * 1000)))
             try:
                 record = await self.request("runs.wait", {"run_id": run_id, "timeout_ms": milliseconds})
                 if record["state"] in ENDED:
                     return record
             except (nats.errors.TimeoutError, nats.errors.NoRespondersError, ApiError) as error:
-                # Not found: published a moment ago under an id of its own, it is known once it starts.
-                if isinstance(error, ApiError) and error.code != 503 and error.error != "not_found":
+                # Not found: published a moment ago under an id of its own, it is known once it starts. 429: a node has
+                # so many waits of a tenant.
+                if isinstance(error, ApiError) and error.code not in (429, 503) and error.error != "not_found":
                     raise
                 await asyncio.sleep(min(0.2, left))
 
@@ -147,7 +150,7 @@ class Client:
         given = body.get(name)
         seconds = 5 + (usual if given is None else given) / 1000
         subject = f"{self.namespace}.api.{self.tenant}.{endpoint}"
-        answer = await self.connection.request(subject, json.dumps(body).encode(), timeout=seconds)
+        answer = await self.connection.request(subject, as_json(body), timeout=seconds)
         content = json.loads(answer.data)
         if answer.headers and "Nats-Service-Error-Code" in answer.headers:
             raise ApiError(content["code"], content["error"], content["message"])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import re
@@ -10,10 +11,12 @@ from concurrent.futures import Executor
 from datetime import datetime, timezone
 from typing import Any, Callable, Coroutine, Dict, Mapping, Optional, Protocol, Set, Tuple
 
-from ._errors import Cancelled
+from ._errors import Cancelled, Permanent
 
 STEP_ANSWER_SECONDS = 5.0
 STEP_TRIES = 5
+STEP_BYTES = 512 << 10
+LINE_MAX = 4096  # what a node reads of a line
 
 
 class Channel(Protocol):  # the way to the node that holds the job
@@ -60,14 +63,14 @@ class Context:
     def progress(self, value: Any) -> None:
         """An event, and kept in the record: a number is a percentage, else any JSON of at most 4,096 bytes."""
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        body = json.dumps({"percent": value} if is_number else value).encode()
+        body = as_json({"percent": value} if is_number else value)
         if len(body) > 4096:
             raise ValueError(f"progress has {len(body)} bytes, more than 4,096")
         self._send("progress", body)
 
     def log(self, line: str) -> None:
         """A line for the node's log and the run's record, cut at 512 bytes there."""
-        self._send("log", str(line).encode())
+        self._send("log", str(line)[:LINE_MAX].encode("utf-8", "replace"))  # a file's name may have lone surrogates
 
     def step_key(self, name: str) -> str:
         """An idempotency key for what the next step of this name does outside; the same in every attempt."""
@@ -78,8 +81,8 @@ class Context:
         """The result of `work`, which is not done again once its result is stored, whatever dies.
 
         On the event loop: `await ctx.step(…)`, where `work` is a coroutine function or a function that runs in a
-        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 512 KiB. Raises `Cancelled` if
-        the attempt has lost its job.
+        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 512 KiB, and what JSON makes of it
+        from the first attempt on. Raises `Cancelled` if the attempt has lost its job.
         """
         if _is_on(self._loop):
             return self._step(name, work)
@@ -112,11 +115,15 @@ class Context:
         return (answer["result"],) if "result" in answer else ()
 
     async def _put(self, name: str, number: int, result: Any) -> Any:
+        text = result_as_json(result)
+        if len(text) > STEP_BYTES:
+            raise Permanent(f"the result of step {name} has {len(text)} bytes, more than {STEP_BYTES}")
+        result = json.loads(text)  # as a later attempt finds it
         await self._ask("step-put", {"name": name, "n": number, "result": result})
         return result
 
     async def _ask(self, word: str, request: Dict[str, Any]) -> Dict[str, Any]:
-        body = json.dumps(request).encode()
+        body = as_json(request)
         problem, nth = "no node answers", 0
         while nth < STEP_TRIES or not is_past(self.deadline):  # the clock may be wrong
             if self.cancelled:
@@ -151,16 +158,33 @@ class Context:
         """Returns once everything that was signalled is on its way."""
         await asyncio.gather(*self._sent, return_exceptions=True)
 
+    async def _signal(self, word: str, body: bytes) -> None:
+        with contextlib.suppress(Exception):  # the connection may be away, and no more kept for it: the job goes on
+            await self._channel.signal(word, body)
+
     def _send(self, word: str, body: bytes) -> None:
         if _is_on(self._loop):
-            task = self._loop.create_task(self._channel.signal(word, body))
+            task = self._loop.create_task(self._signal(word, body))
             self._sent.add(task)
             task.add_done_callback(self._sent.discard)
         else:
-            self._call(self._channel.signal(word, body))
+            self._call(self._signal(word, body))
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def as_json(value: Any) -> bytes:
+    """The value as JSON, which has no NaN and no Infinity."""
+    return json.dumps(value, allow_nan=False).encode()
+
+
+def result_as_json(result: Any) -> bytes:
+    """The result of a handler or step as JSON; where it has none, no other attempt would help."""
+    try:
+        return as_json(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Permanent(f"a result that is no JSON: {error}") from error
 
 
 def is_past(moment: str) -> bool:
@@ -185,7 +209,9 @@ async def run(work: Callable[..., Any], arguments: Tuple[Any, ...], executor: Op
             return await work(*arguments)
         result = await asyncio.get_running_loop().run_in_executor(executor, lambda: _in_thread(work, arguments))
         return await result if inspect.isawaitable(result) else result
-    except SystemExit as error:  # from here it would end the event loop, with all other jobs
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # it would end the event loop with all other jobs, or at least the reply
         raise RuntimeError(f"it raised {error!r}") from error
 
 
@@ -198,5 +224,9 @@ def _in_thread(work: Callable[..., Any], arguments: Tuple[Any, ...]) -> Any:
 
 async def call(handler: Callable[..., Any], payload: Any, context: Context, executor: Optional[Executor] = None) -> Any:
     """Calls a handler of a payload, or of a payload and a context."""
-    count = len(inspect.signature(handler).parameters)
-    return await run(handler, (payload, context)[: max(1, count)], executor)
+    given: Tuple[Any, ...] = (payload, context)
+    try:
+        inspect.signature(handler).bind(*given)
+    except TypeError:
+        given = (payload,)
+    return await run(handler, given, executor)

@@ -17,7 +17,7 @@ import nats.micro
 from nats.aio.client import Client as Nats
 
 from ._client import Servers, addresses
-from ._context import Context, call, is_past, run
+from ._context import Context, call, is_past, result_as_json, run
 from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
 Hook = Callable[..., Any]
@@ -78,6 +78,8 @@ class Worker:
         """
         if slots < 1:
             raise ValueError(f"slots of {type} must be at least 1, not {slots}")
+        if any(type == other for other, _, _ in self._wanted):
+            raise ValueError(f"{type} has a handler already")
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             self._wanted.append((type, function, slots))
@@ -109,15 +111,19 @@ class Worker:
 
     async def serve(self) -> None:
         """As `run`, on an event loop that is there."""
-        self._stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-            except (NotImplementedError, RuntimeError, ValueError):
-                pass  # Windows, or not the main thread
+        self._stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        with contextlib.ExitStack() as ended:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                # Refused on Windows, and outside the main thread.
+                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                    loop.add_signal_handler(number, self._stop.set)
+                    ended.callback(loop.remove_signal_handler, number)
+            await self._serve(self._stop)
+
+    async def _serve(self, stop: asyncio.Event) -> None:
         options = {**self._options, "closed_cb": self._closed, "reconnected_cb": self._reconnected}
         connecting = asyncio.ensure_future(nats.connect(self._servers, **options))
-        stopping = asyncio.ensure_future(self._stop.wait())
+        stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
@@ -139,7 +145,7 @@ class Worker:
             if refused and "permissions violation" in str(refused).lower():
                 raise refused  # a worker without its subscriptions would wait for ever
             log.info("taking jobs of %s", ", ".join(handler.type for handler in handlers))
-            await self._stop.wait()
+            await stop.wait()
             for handler in handlers:
                 # Nothing begins any more: the jobs that wait pass on a slot beyond the last one, as they go back.
                 handler.free.release()
@@ -360,4 +366,4 @@ def written(result: Any) -> Tuple[bytes, Dict[str, str]]:
     """The reply's body and headers for what a handler returned."""
     if isinstance(result, (bytes, bytearray)):
         return bytes(result), {"Content-Type": "application/octet-stream"}
-    return b"" if result is None else json.dumps(result).encode(), {}
+    return b"" if result is None else result_as_json(result), {}

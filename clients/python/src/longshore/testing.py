@@ -5,11 +5,13 @@ import asyncio
 import json
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ._context import Context, call
+from ._client import for_payload
+from ._context import Context, as_json, call
+from ._worker import read, written
 
 
 class Report:
-    """What a handler returned and said; what it raises is raised to the test."""
+    """What a handler returned, as its run would have it, and said; what it raises is raised to the test."""
 
     def __init__(self, steps: Optional[Dict[Tuple[str, int], Any]] = None) -> None:
         self.result: Any = None
@@ -39,8 +41,11 @@ def run(handler: Callable[..., Any], payload: Any = None, *, headers: Optional[M
     report = Report(steps)
 
     async def called() -> None:
-        context = Context({"Longshore-Run-Id": "test", "Longshore-Type": "test", **(headers or {})}, report)
-        report.result = await call(handler, json.loads(json.dumps(payload)), context)
+        own = for_payload(headers, payload)
+        context = Context({"Longshore-Run-Id": "test", "Longshore-Type": "test", **own}, report)
+        sent = payload if isinstance(payload, bytes) else as_json(payload)
+        body, said = written(await call(handler, read(context, sent), context))
+        report.result = body if said else json.loads(body or b"null")
         await context.sent()
 
     asyncio.run(called())
