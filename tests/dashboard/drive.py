@@ -157,6 +157,29 @@ def later(seconds):
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
+def answered_late(tab):
+    """A list that was answered late, or not at all, is soon asked for again."""
+    page, lists, held = tab.page, re.compile(r"/v1/queues\?"), []
+    tab.allowed.append("status of 503")
+    page.clock.install()
+    tab.go("queues", "Queues")
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+    page.route(lists, lambda route: held.append(route))
+
+    def asked_within(milliseconds):
+        with page.expect_request(lists, timeout=15_000):
+            page.clock.fast_forward(milliseconds)
+        page.clock.fast_forward(9_000)
+
+    asked_within(31_000)
+    held.pop().fulfill(status=503)
+    expect(page.locator(".live")).to_contain_text("Stale")
+    asked_within(3_000)
+    held.pop().continue_()
+    expect(page.locator(".live")).to_have_text("Live")
+    asked_within(31_000)
+
+
 def work(browser, address):
     tab = Dashboard(browser, address, viewport={"width": 1280, "height": 860})
     page = tab.page
@@ -612,6 +635,8 @@ def work(browser, address):
     page.keyboard.press("p")
     expect(page.locator(".live")).to_have_text("Live")
 
+    late = Dashboard(browser, address)
+    answered_late(late)
     narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
     for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead), ("schedules", "Schedules"),
                            ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("faults", "Faults"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
@@ -621,7 +646,7 @@ def work(browser, address):
     narrow.page.get_by_role("button", name="Menu").click()
     narrow.page.get_by_role("link", name="Queues").click()
     expect(narrow.page.locator("main h1")).to_contain_text("Queues")
-    return tab.close() + narrow.close()
+    return tab.close() + late.close() + narrow.close()
 
 
 def login(browser, address, operator, reader, card):

@@ -68,7 +68,7 @@ async function load() {
     if (error.status === 403) begin();
   }
   changed();
-  again(current, performance.now() - begun);
+  again(current, state.error ? 0 : performance.now() - begun);
 }
 
 /** Nobody is to take a fault on purpose for a real one, whatever the page. */
@@ -85,14 +85,14 @@ async function lookForFaults() {
 /** Whether what is shown stays as it is for now. */
 const held = () => state.paused || document.hidden || state.dialog || (!state.error && page()?.holds?.(state.data));
 
-/** Slow answers are asked for less often: at most a twentieth of the time is spent on them. */
+/** Slow answers take a twentieth of the time at most; yet one that met a fault is not to keep the page old for minutes. */
 function again(current, took) {
   clearTimeout(timer);
   if (!current.every) return;
   timer = setTimeout(() => {
     if (held()) again(current, took);
     else load();
-  }, Math.max(current.every, took * 20));
+  }, Math.max(current.every, Math.min(took * 20, 30_000)));
 }
 
 function arrived(route, before) {
