@@ -751,7 +751,52 @@ def login(browser, address, operator, reader, card):
     tab.go("run/acme/" + card, card)
     expect(page.locator("main")).to_contain_text("Your key lacks the scope reveal")
     expect(page.locator("main")).not_to_contain_text("4111")
-    return tab.close()
+    page.unroute("**/v1/session")
+    other = Dashboard(browser, address, beside=tab)
+    tab.allowed.append("status of 403")
+    other.allowed = tab.allowed
+    logged_in_elsewhere(tab, other, operator, reader)
+    return tab.close() + other.wrong
+
+
+def logged_in_elsewhere(tab, other, operator, reader):
+    """What the former one read and wrote goes from a tab when another one changes the login."""
+    def log_in(of):
+        of.get_by_role("button", name=re.compile("Log out")).click()
+        of.get_by_label("Key", exact=True).fill(operator)
+        of.keyboard.press("Enter")
+        expect(of.locator("main h1")).to_be_visible()
+
+    page, main = tab.page, tab.page.locator("main")
+    other.go("queues", "Queues")
+    log_in(page)
+    expect(other.page.get_by_role("button", name=re.compile("^Reason"))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^Reason")).click()
+    page.locator("dialog [name=reason]").fill("the former one's")
+    tab.confirm("Keep it")
+    tab.button("Reveal").first.click()
+    expect(main).to_contain_text("4111-1111")
+    page.locator("#search").fill("the former one's")
+
+    # Also if the next one's key may the same and has the same name.
+    log_in(other.page)
+    expect(main).to_contain_text("Hidden, as this type is redacted")
+    expect(main).not_to_contain_text("4111")
+    expect(page.locator(".because")).to_have_count(0)
+    expect(page.locator("#search")).to_have_value("")
+    page.get_by_role("link", name="Queues").click()
+    tab.button("Pause").first.click()
+    with page.expect_request(re.compile("/pause")) as asked:
+        tab.confirm("Pause")
+    if reason := asked.value.headers.get("longshore-reason"):
+        tab.wrong.append(f"the next one's act has the reason {reason}")
+    expect(tab.button("Resume").first).to_be_visible()
+
+    # A page at another port has the same cookie: this one sees it once it is looked at.
+    tab.context.request.post(f"{tab.address}v1/session", data={"key": reader})
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange')) && undefined")
+    expect(page.locator(".tenant-name")).to_have_text("acme")
+    expect(tab.button("Resume")).to_have_count(0)
 
 
 def failover(browser, address, other, pid):

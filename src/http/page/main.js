@@ -1,7 +1,7 @@
 // The frame around each page: navigation, search, keys, and when what is asked again.
 
 import { html, nothing, render } from './vendor/lit-html.js';
-import { get, logout, session } from './api.js';
+import { get, logout, session, tabs } from './api.js';
 import { bulkView } from './bulk.js';
 import { clock, setZone, zone, ZONES } from './format.js';
 import { loginView } from './login.js';
@@ -245,6 +245,8 @@ function pressed(event) {
 function welcome() {
   asker = state.session;
   Object.assign(state, { reason: '', dialog: null, toasts: [], faults: [], bulk: null });
+  // What was written into fields is there alone.
+  if (drawn) render(nothing, document.getElementById('app'));
   arrived(state.route, undefined);
 }
 
@@ -269,7 +271,16 @@ addEventListener('reload', () => {
   else if (state.session !== asker) welcome();
   else load();
 });
-document.addEventListener('visibilitychange', () => { if (!held()) load(); });
+tabs.onmessage = () => {
+  state.session = undefined;
+  welcome();
+  begin();
+};
+document.addEventListener('visibilitychange', () => {
+  // A page at another port of this host has the same cookie.
+  if (!document.hidden) begin();
+  if (!held()) load();
+});
 document.addEventListener('click', (event) => {
   const target = /** @type {Node} */ (event.target);
   const menus = /** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll('details.menu[open]'));
