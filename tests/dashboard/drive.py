@@ -99,6 +99,18 @@ class Dashboard:
         if wide > 0:
             self.wrong.append(f"{name} is {wide} px wider than the window")
 
+    def has_room_for_its_menu(self, name):
+        menu = self.page.locator("details.menu summary")
+        if not menu.count():
+            return
+        menu.click()
+        for width in (768, 360):
+            self.page.set_viewport_size({"width": width, "height": 844})
+            box = self.page.locator(".popup").bounding_box()
+            if box["x"] < 0 or box["x"] + box["width"] > width:
+                self.wrong.append(f"the menu of {name} at {width} px is at {box}")
+        menu.click()
+
     def close(self):
         self.context.close()
         return self.wrong
@@ -155,6 +167,29 @@ def ask(address, path, body=None, method=None):
 def later(seconds):
     at = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def answered_late(tab):
+    """A list that was answered late, or not at all, is soon asked for again."""
+    page, lists, held = tab.page, re.compile(r"/v1/queues\?"), []
+    tab.allowed.append("status of 503")
+    page.clock.install()
+    tab.go("queues", "Queues")
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+    page.route(lists, lambda route: held.append(route))
+
+    def asked_within(milliseconds):
+        with page.expect_request(lists, timeout=15_000):
+            page.clock.fast_forward(milliseconds)
+        page.clock.fast_forward(9_000)
+
+    asked_within(31_000)
+    held.pop().fulfill(status=503)
+    expect(page.locator(".live")).to_contain_text("Stale")
+    asked_within(3_000)
+    held.pop().continue_()
+    expect(page.locator(".live")).to_have_text("Live")
+    asked_within(31_000)
 
 
 def work(browser, address):
@@ -612,16 +647,19 @@ def work(browser, address):
     page.keyboard.press("p")
     expect(page.locator(".live")).to_have_text("Live")
 
-    narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
+    late = Dashboard(browser, address)
+    answered_late(late)
+    narrow = Dashboard(browser, address, viewport={"width": 360, "height": 844})
     for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead), ("schedules", "Schedules"),
                            ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("faults", "Faults"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
         narrow.go(route, heading)
         expect(narrow.page.locator("[aria-busy]")).to_have_count(0)
-        narrow.judge(f"{heading} at 390 px")
+        narrow.judge(f"{heading} at 360 px")
+        narrow.has_room_for_its_menu(heading)
     narrow.page.get_by_role("button", name="Menu").click()
     narrow.page.get_by_role("link", name="Queues").click()
     expect(narrow.page.locator("main h1")).to_contain_text("Queues")
-    return tab.close() + narrow.close()
+    return tab.close() + late.close() + narrow.close()
 
 
 def login(browser, address, operator, reader, card):
@@ -713,7 +751,52 @@ def login(browser, address, operator, reader, card):
     tab.go("run/acme/" + card, card)
     expect(page.locator("main")).to_contain_text("Your key lacks the scope reveal")
     expect(page.locator("main")).not_to_contain_text("4111")
-    return tab.close()
+    page.unroute("**/v1/session")
+    other = Dashboard(browser, address, beside=tab)
+    tab.allowed.append("status of 403")
+    other.allowed = tab.allowed
+    logged_in_elsewhere(tab, other, operator, reader)
+    return tab.close() + other.wrong
+
+
+def logged_in_elsewhere(tab, other, operator, reader):
+    """What the former one read and wrote goes from a tab when another one changes the login."""
+    def log_in(of):
+        of.get_by_role("button", name=re.compile("Log out")).click()
+        of.get_by_label("Key", exact=True).fill(operator)
+        of.keyboard.press("Enter")
+        expect(of.locator("main h1")).to_be_visible()
+
+    page, main = tab.page, tab.page.locator("main")
+    other.go("queues", "Queues")
+    log_in(page)
+    expect(other.page.get_by_role("button", name=re.compile("^Reason"))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^Reason")).click()
+    page.locator("dialog [name=reason]").fill("the former one's")
+    tab.confirm("Keep it")
+    tab.button("Reveal").first.click()
+    expect(main).to_contain_text("4111-1111")
+    page.locator("#search").fill("the former one's")
+
+    # Also if the next one's key may the same and has the same name.
+    log_in(other.page)
+    expect(main).to_contain_text("Hidden, as this type is redacted")
+    expect(main).not_to_contain_text("4111")
+    expect(page.locator(".because")).to_have_count(0)
+    expect(page.locator("#search")).to_have_value("")
+    page.get_by_role("link", name="Queues").click()
+    tab.button("Pause").first.click()
+    with page.expect_request(re.compile("/pause")) as asked:
+        tab.confirm("Pause")
+    if reason := asked.value.headers.get("longshore-reason"):
+        tab.wrong.append(f"the next one's act has the reason {reason}")
+    expect(tab.button("Resume").first).to_be_visible()
+
+    # A page at another port has the same cookie: this one sees it once it is looked at.
+    tab.context.request.post(f"{tab.address}v1/session", data={"key": reader})
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange')) && undefined")
+    expect(page.locator(".tenant-name")).to_have_text("acme")
+    expect(tab.button("Resume")).to_have_count(0)
 
 
 def failover(browser, address, other, pid):

@@ -62,6 +62,8 @@ export async function askText(method, path, { query, body, signal, as } = {}) {
   const date = Date.parse(answer.headers.get('Date') ?? '');
   if (date) ahead = Math.min(Math.max(0, date - Date.now()), date + 1000 - sent);
   const text = await answer.text();
+  // What the former one asked for is not the next one's, and says nothing of that session.
+  if (state.session !== asker && path !== 'v1/session') throw new Problem(0, { detail: 'the session was changed meanwhile' });
   if (answer.ok) return text;
   let said;
   try {
@@ -69,8 +71,7 @@ export async function askText(method, path, { query, body, signal, as } = {}) {
   } catch {
     // Something between says no, in its own words.
   }
-  // An answer that was under way for long says nothing of a session that was opened meanwhile.
-  if (answer.status === 401 && path !== 'v1/session' && state.session === asker) {
+  if (answer.status === 401 && path !== 'v1/session') {
     state.session = null;
     changed();
   }
@@ -134,12 +135,16 @@ export async function session() {
   }
 }
 
+/** The tabs of this browser, which have one session together: each says here that it began or ended one. */
+export const tabs = new BroadcastChannel('longshore.session');
+
 let leaving;
 
 /** Opens a session, once the answer that takes the old one's cookie away is here; the key is not kept here. */
 export async function login(key) {
   await leaving;
   await ask('POST', 'v1/session', { body: { key }, as: '' });
+  tabs.postMessage(null);
   return session();
 }
 
@@ -149,5 +154,6 @@ export async function logout() {
   const answer = ask('DELETE', 'v1/session', { as: '' });
   leaving = answer.catch(() => {});
   await answer;
+  tabs.postMessage(null);
   if (state.session === asker) state.session = null;
 }

@@ -1,7 +1,7 @@
 // The frame around each page: navigation, search, keys, and when what is asked again.
 
 import { html, nothing, render } from './vendor/lit-html.js';
-import { get, logout, session } from './api.js';
+import { get, logout, session, tabs } from './api.js';
 import { bulkView } from './bulk.js';
 import { clock, setZone, zone, ZONES } from './format.js';
 import { loginView } from './login.js';
@@ -68,7 +68,7 @@ async function load() {
     if (error.status === 403) begin();
   }
   changed();
-  again(current, performance.now() - begun);
+  again(current, state.error ? 0 : performance.now() - begun);
 }
 
 /** Nobody is to take a fault on purpose for a real one, whatever the page. */
@@ -85,14 +85,14 @@ async function lookForFaults() {
 /** Whether what is shown stays as it is for now. */
 const held = () => state.paused || document.hidden || state.dialog || (!state.error && page()?.holds?.(state.data));
 
-/** Slow answers are asked for less often: at most a twentieth of the time is spent on them. */
+/** Slow answers take a twentieth of the time at most; yet one that met a fault is not to keep the page old for minutes. */
 function again(current, took) {
   clearTimeout(timer);
   if (!current.every) return;
   timer = setTimeout(() => {
     if (held()) again(current, took);
     else load();
-  }, Math.max(current.every, took * 20));
+  }, Math.max(current.every, Math.min(took * 20, 30_000)));
 }
 
 function arrived(route, before) {
@@ -245,6 +245,8 @@ function pressed(event) {
 function welcome() {
   asker = state.session;
   Object.assign(state, { reason: '', dialog: null, toasts: [], faults: [], bulk: null });
+  // What was written into fields is there alone.
+  if (drawn) render(nothing, document.getElementById('app'));
   arrived(state.route, undefined);
 }
 
@@ -269,7 +271,16 @@ addEventListener('reload', () => {
   else if (state.session !== asker) welcome();
   else load();
 });
-document.addEventListener('visibilitychange', () => { if (!held()) load(); });
+tabs.onmessage = () => {
+  state.session = undefined;
+  welcome();
+  begin();
+};
+document.addEventListener('visibilitychange', () => {
+  // A page at another port of this host has the same cookie.
+  if (!document.hidden) begin();
+  if (!held()) load();
+});
 document.addEventListener('click', (event) => {
   const target = /** @type {Node} */ (event.target);
   const menus = /** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll('details.menu[open]'));

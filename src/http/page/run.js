@@ -232,7 +232,7 @@ function view(loaded, { parts: [, tenant, id] }, error) {
     ${facts(record)}
     ${card('Timeline', timeline(record, events), note)}
     ${progress !== undefined && !ENDED.includes(record.state) ? card('Progress', source(progress)) : nothing}
-    ${data.why?.length ? card('In words', html`<ol class="words">${data.why.slice(-40).map(({ at, text }) => html`<li>${at ? moment(at) : html`<span class="faint">now</span>`}<span>${line(text)}</span></li>`)}</ol>`) : nothing}
+    ${data.why?.length ? card('In words', html`<ol class="words" tabindex="0" aria-label="In words">${data.why.slice(-40).map(({ at, text }) => html`<li>${at ? moment(at) : html`<span class="faint">now</span>`}<span>${line(text)}</span></li>`)}</ol>`) : nothing}
     <div class="columns">
       ${card('Events', events.length ? eventRows(events) : html`<div class="empty">${state.stream === 'connecting' ? 'Reading the event log …' : 'The event log has none of this run.'}</div>`)}
       <div>${result !== undefined ? card('Result', source(result)) : record.redacted ? card('Result', hidden(data)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
