@@ -362,3 +362,23 @@ async fn what_nodes_have_counted_is_named() {
     assert!(overdue["remedy"].as_str().unwrap().contains("loses its leader"), "{overdue}");
     node.stop().await;
 }
+
+/// Given a node that has just been frozen, which is sent its share of the requests, when one asks, then only it is named.
+#[tokio::test]
+async fn a_frozen_node_is_not_mistaken_for_another() {
+    let world = world().await;
+    let healthy = world.node().name("healthy").start().await;
+    let frozen = world.node().name("frozen").start().await;
+    doctor(&world).await.is_well();
+    frozen.sigstop();
+    let found = doctor(&world).await;
+    let named = found.findings.iter().find(|finding| {
+        finding["check"] == "nodes"
+            && finding["level"] != "fine"
+            && finding["text"].as_str().unwrap().contains("healthy")
+    });
+    assert_eq!(named, None);
+    frozen.sigcont();
+    frozen.stop().await;
+    healthy.stop().await;
+}

@@ -50,3 +50,4 @@ pub use settings::{
     WebhookCaller, WebhookSettings,
 };
 pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, StreamItem};
+pub use time::schedules::check_schedule;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use futures_util::future::OptionFuture;
+use futures_util::future::{OptionFuture, join_all};
 use longshore::config::{Configuration, check_namespace};
 use longshore::http;
 use longshore_backbone::wire::api::{
@@ -25,6 +25,9 @@ use findings::{Facts, Finding, Level, Monitored};
 
 /// How long a node's answer may take.
 const WITHIN: Duration = Duration::from_secs(3);
+
+/// How often a node is asked in all: a frozen one is sent its share of the requests, and answers none.
+const TRIES: usize = 5;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
@@ -101,8 +104,9 @@ async fn facts(
         declared.extend(settings.policies.queues.keys().cloned());
     }
     let rights = client.names().rights_of_a_node(declared.iter());
-    let nodes = ask::<NodesList>(client, &Nothing {}).await.map(|answer| answer.nodes);
-    let queues = ask::<QueuesList>(client, &QueuesRequest::default()).await;
+    let all_queues = QueuesRequest::default();
+    let (nodes, queues) = tokio::join!(ask::<NodesList>(client, &Nothing {}), ask::<QueuesList>(client, &all_queues));
+    let nodes = nodes.map(|answer| answer.nodes);
     let (queues, no_handler) = queues.map(|answer| (answer.queues, answer.no_handler)).unwrap_or_default();
     let mut facts = Facts {
         server: client.server_facts(),
@@ -117,18 +121,33 @@ async fn facts(
         clocks: client.clocks_of_nodes().await.unwrap_or_default(),
         monitored,
         healths: Vec::new(),
+        unanswered: Vec::new(),
         nodes: nodes.map_err(|error| error.message),
         queues,
         no_handler,
     };
-    for node in facts.nodes.iter().flatten() {
-        let asked = HealthRequest { node: Some(node.node.clone()) };
-        facts.healths.extend(ask::<Health>(client, &asked).await.ok());
+    let names = facts.nodes.iter().flatten().map(|node| node.node.clone());
+    let healths = join_all(names.map(|name| async {
+        let asked = HealthRequest { node: Some(name.clone()) };
+        (name, ask::<Health>(client, &asked).await)
+    }));
+    for (name, health) in healths.await {
+        match health {
+            Ok(health) => facts.healths.push(health),
+            Err(ApiError { code: 504, .. }) => facts.unanswered.push(name),
+            Err(_) => {}
+        }
     }
     facts
 }
 
 async fn ask<E: Endpoint>(client: &Client, asked: &E::Request) -> Result<E::Answer, ApiError> {
+    for _ in 1..TRIES {
+        match client.ask::<E>(OPERATOR, asked, WITHIN).await {
+            Err(ApiError { code: 504, .. }) => {}
+            answer => return answer?.read(),
+        }
+    }
     client.ask::<E>(OPERATOR, asked, WITHIN).await?.read()
 }
 

@@ -36,7 +36,7 @@ impl Global {
 
     /// Settings of the command line, which win over file and environment.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
-        self.namespace.iter().map(|name| ("LONGSHORE_NAMESPACE".to_owned(), name.clone())).collect()
+        self.namespace.iter().map(|name| ("--namespace".to_owned(), name.clone())).collect()
     }
 }
 

@@ -165,7 +165,7 @@ pub(crate) enum Command {
     },
     /// Write the manual pages, one per command, into a folder
     Man {
-        /// The folder, which must exist
+        /// The folder, which is made if it is missing
         folder: std::path::PathBuf,
     },
 }

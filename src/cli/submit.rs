@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use longshore_backbone::wire::api::{Debounce, Submit, SubmitRequest, Submitted};
+use longshore_backbone::wire::api::{ApiError, Code, Debounce, Submit, SubmitRequest, Submitted};
 use longshore_domain::duration::DurationError;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, JobType, RunId, Timestamp, duration};
@@ -71,7 +71,7 @@ pub(crate) async fn run(global: &Global, arguments: SubmitArguments) -> anyhow::
     }
     let job = arguments.job(payload(arguments.payload.as_deref())?);
     let api = Api::connect(global).await?;
-    let answer = api.ask::<Submit>(job).await.context("the job was not accepted")?;
+    let answer = api.ask::<Submit>(job).await.map_err(not_accepted)?;
     let submitted = answer.read()?;
     let run_id = &submitted.run_id;
     let Some(WaitFor(most)) = arguments.wait else {
@@ -89,7 +89,26 @@ pub(crate) async fn run(global: &Global, arguments: SubmitArguments) -> anyhow::
             eprintln!("--timeout {timeout} is the limit of an attempt; --wait={timeout} would be that of the waiting");
         }
     }
-    runs::wait(&api, run_id, most, arguments.json).await
+    runs::wait(&api, run_id, most, arguments.json).await.map_err(|error| wait_again(error, run_id))
+}
+
+/// What is known of the job: a node that failed, or did not answer, may have accepted it.
+fn not_accepted(error: ApiError) -> anyhow::Error {
+    let is_sure = error.code < Code::Internal.number();
+    let known = if is_sure { "the job was not accepted" } else { "the job was not accepted, as far as is known" };
+    anyhow::Error::new(error).context(known)
+}
+
+/// The job is accepted, so it is the wait that is repeated where no node answers, never the submit.
+fn wait_again(error: anyhow::Error, run_id: &RunId) -> anyhow::Error {
+    match error.downcast::<ApiError>() {
+        Ok(error @ ApiError { code: 503 | 504, .. }) => {
+            let hint = format!("the job was accepted: longshore runs wait {run_id} waits for it again");
+            ApiError { hint: Some(hint.into()), ..error }.into()
+        }
+        Ok(error) => error.into(),
+        Err(error) => error,
+    }
 }
 
 fn summary(submitted: &Submitted) -> String {
@@ -215,6 +234,22 @@ mod tests {
         let error = payload(Some("30s")).unwrap_err().to_string();
         assert!(error.contains("--wait=30s") && !error.contains("quotes"), "{error}");
         assert_eq!(Priority::DEFAULT.number(), 5, "as the help says");
+    }
+
+    #[test]
+    fn a_job_that_may_be_there_is_not_said_to_be_refused() {
+        let said = |error: ApiError| format!("{:#}", not_accepted(error));
+        assert!(said(ApiError::malformed("type: x")).starts_with("the job was not accepted: "));
+        let lost = ApiError::no_answer(Duration::from_secs(10));
+        let hint = lost.hint.clone().unwrap();
+        assert!(hint.contains("may have been carried out") && hint.contains("with a run id or key"), "{hint}");
+        assert_eq!(ApiError::unavailable("").hint.map(|passes| passes.contains("may have been")), Some(true));
+        assert!(said(lost.clone()).starts_with("the job was not accepted, as far as is known: "));
+        let id = RunId::parse("main-p5-7").unwrap();
+        let waiting = wait_again(lost.into(), &id);
+        assert!(super::super::hints::hint(&waiting).unwrap().contains("longshore runs wait main-p5-7"), "{waiting:?}");
+        let gone = wait_again(ApiError::not_found("no run").into(), &id);
+        assert_eq!(super::super::hints::hint(&gone), None);
     }
 
     #[test]

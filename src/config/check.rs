@@ -66,13 +66,14 @@ pub(crate) fn check(
     let policies = checker.policies(&root);
     let (node, http, audit) = (root.table("node"), root.table("http"), root.table("audit"));
     checker.problems.extend(outlets::incomplete_jwt(&http));
-    checker.problems.extend(outlets::open(&http).into_iter().chain(outlets::incomplete_tls(&http)));
+    checker.problems.extend(outlets::open(&http).into_iter().chain(outlets::wrong_tls(&http)));
+    let schedules = schedules::declared(&root, &policies, &mut checker.problems);
     let settings = Settings {
         name: node.get(&NODE.name).map_or_else(name, |name| name.0),
         shutdown_grace: node.get(&NODE.shutdown_grace),
         policies,
         storage: checker.storage(&root),
-        schedules: schedules::declared(&root, &mut checker.problems),
+        schedules,
         pressure: pressure(&root.table("pressure")),
         traces: None,
         log: None,

@@ -225,7 +225,7 @@ settings! {
     ADMISSION: AdmissionEntries, ADMISSION_TABLE;
 
     /// The only types that are taken; any, if nothing is set.
-    types: Vec<JobType>, example("[\"email.send\", \"report.render\"]");
+    types: Vec<JobType>, example("[\"email.send\", \"report.send\"]");
     /// The only tenants whose jobs are taken; any, if nothing is set.
     tenants: Vec<Token>, example("[\"default\", \"acme\"]");
 }

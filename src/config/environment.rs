@@ -20,7 +20,12 @@ const PREFIX: &str = "LONGSHORE_";
 pub(crate) fn merge(tree: &mut Tree, table: &Table, variables: impl Iterator<Item = (String, String)>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (variable, text) in variables.filter(|(_, text)| !text.is_empty()) {
-        let Some(parts) = variable.strip_prefix(PREFIX).map(|rest| rest.split("__").collect::<Vec<_>>()) else {
+        // An option of the command line, `--namespace`, is set as its variable is, and shown by its own name.
+        let Some(parts) = variable
+            .strip_prefix(PREFIX)
+            .or(variable.strip_prefix("--"))
+            .map(|rest| rest.split("__").collect::<Vec<_>>())
+        else {
             continue;
         };
         let origin = Origin::Environment(variable.clone());

@@ -253,22 +253,26 @@ impl Kind for Json {
     }
 
     fn read(value: &Value) -> Result<Self, String> {
-        let text = serde_json::to_string(&json(value)).map_err(|error| error.to_string())?;
+        let text = serde_json::to_string(&json(value)?).map_err(|error| error.to_string())?;
         RawValue::from_string(text).map(Self).map_err(|error| error.to_string())
     }
 }
 
-/// The value as JSON: times become texts.
-fn json(value: &Value) -> serde_json::Value {
-    match value {
+/// The value as JSON: times become texts, and a number that JSON does not have is refused.
+fn json(value: &Value) -> Result<serde_json::Value, String> {
+    Ok(match value {
         Value::String(text) => text.as_str().into(),
         Value::Integer(number) => (*number).into(),
+        Value::Float(number) if !number.is_finite() => return Err(format!("{number} is no number of JSON")),
         Value::Float(number) => (*number).into(),
         Value::Boolean(yes) => (*yes).into(),
         Value::Datetime(at) => at.to_string().into(),
-        Value::Array(entries) => entries.iter().map(json).collect(),
-        Value::Table(table) => table.iter().map(|(key, value)| (key.clone(), json(value))).collect(),
-    }
+        Value::Array(entries) => entries.iter().map(json).collect::<Result<_, _>>()?,
+        Value::Table(table) => {
+            let entries = table.iter().map(|(key, value)| json(value).map(|value| (key.clone(), value)));
+            serde_json::Value::Object(entries.collect::<Result<_, _>>()?)
+        }
+    })
 }
 
 /// How far a delay is spread: a share of it, or a duration.

@@ -124,7 +124,9 @@ impl Configuration {
         }
         let mut problems = environment::merge(&mut tree, &ROOT, variables);
         problems.extend(values::problems(&tree, &ROOT));
-        let (mut settings, handlers, more) = check::check(&tree, handlers, node_name::make);
+        let (mut settings, handlers, mut more) = check::check(&tree, handlers, node_name::make);
+        // A value that cannot be read is not missing as well.
+        more.retain(|later| !problems.iter().any(|unread| unread.is_of(later)));
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
@@ -169,7 +171,7 @@ impl Configuration {
         &self.warnings
     }
 
-    /// Every setting in force, with the place where it was set, as TOML.
+    /// Every setting in force, with the place where it was set, as TOML; without secrets.
     pub fn in_force(&self) -> String {
         reference::in_force(&self.tree)
     }

@@ -56,6 +56,11 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
+    /// Whether both are about one written value.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.origin.is_some() && (&self.origin, &self.key) == (&other.origin, &other.key)
+    }
+
     /// The order of the report: as they stand in the file, then the environment, then what is missing.
     pub(crate) fn place(&self) -> (u8, usize, String) {
         match &self.origin {

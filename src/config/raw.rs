@@ -4,6 +4,7 @@
 //! ends at the first.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
@@ -45,19 +46,22 @@ pub(crate) fn inside<'a>(tree: &'a Tree, name: &str) -> &'a Tree {
 /// Reads a file's text. Each piece that is not valid TOML is a problem.
 pub(crate) fn parse(source: &Arc<Source>) -> (Tree, Vec<Problem>) {
     let (table, errors) = DeTable::parse_recoverable(&source.text);
-    let problem = |error: &toml::de::Error| Problem {
-        origin: Some(Origin::File(source.clone(), error.span().unwrap_or(0..0))),
-        key: String::new(),
-        reason: error.message().trim_end().replace('\n', ", "),
-    };
-    (tree(source, table.get_ref()), errors.iter().map(problem).collect())
+    let problem =
+        |span, reason| Problem { origin: Some(Origin::File(source.clone(), span)), key: String::new(), reason };
+    let said =
+        |error: &toml::de::Error| problem(error.span().unwrap_or(0..0), error.message().trim_end().replace('\n', ", "));
+    let mut beyond = Vec::new();
+    let tree = tree(source, table.get_ref(), &mut beyond);
+    let beyond = beyond.into_iter().map(|span| problem(span, "is beyond TOML's whole numbers, of 64 bits".to_owned()));
+    (tree, errors.iter().map(said).chain(beyond).collect())
 }
 
-fn tree(source: &Arc<Source>, table: &DeTable<'_>) -> Tree {
+/// `beyond`: where whole numbers stand for which there is no value.
+fn tree(source: &Arc<Source>, table: &DeTable<'_>, beyond: &mut Vec<Range<usize>>) -> Tree {
     let node = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
         let content = match value.get_ref() {
-            DeValue::Table(inner) => Content::Table(tree(source, inner)),
-            other => Content::Value(plain(other)),
+            DeValue::Table(inner) => Content::Table(tree(source, inner, beyond)),
+            _ => Content::Value(plain(value, beyond)),
         };
         let at = |span| Origin::File(source.clone(), span);
         (key.get_ref().to_string(), Node { origin: at(value.span()), key_origin: at(key.span()), content })
@@ -65,21 +69,22 @@ fn tree(source: &Arc<Source>, table: &DeTable<'_>) -> Tree {
     table.iter().map(node).collect()
 }
 
-/// The value without its positions. Numbers too large for TOML's own types stay strings, which no kind of number
-/// accepts.
-fn plain(value: &DeValue<'_>) -> Value {
-    match value {
+/// The value without its positions.
+fn plain(value: &Spanned<DeValue<'_>>, beyond: &mut Vec<Range<usize>>) -> Value {
+    match value.get_ref() {
         DeValue::String(text) => Value::String(text.to_string()),
-        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
-            .map_or_else(|_| Value::String(digits.as_str().to_owned()), Value::Integer),
+        DeValue::Integer(digits) => {
+            let number = i64::from_str_radix(digits.as_str(), digits.radix());
+            Value::Integer(number.inspect_err(|_| beyond.push(value.span())).unwrap_or_default())
+        }
         DeValue::Float(digits) => {
             digits.as_str().parse().map_or_else(|_| Value::String(digits.as_str().to_owned()), Value::Float)
         }
         DeValue::Boolean(yes) => Value::Boolean(*yes),
         DeValue::Datetime(at) => Value::Datetime(*at),
-        DeValue::Array(entries) => Value::Array(entries.iter().map(|entry| plain(entry.get_ref())).collect()),
+        DeValue::Array(entries) => Value::Array(entries.iter().map(|entry| plain(entry, beyond)).collect()),
         DeValue::Table(table) => {
-            Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref()))).collect())
+            Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value, beyond))).collect())
         }
     }
 }

@@ -132,7 +132,7 @@ fn lower_first(text: &str) -> String {
     letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
 }
 
-/// Every setting in force, with the place where it was set, as TOML.
+/// Every setting in force, with the place where it was set, as TOML; without secrets.
 pub(crate) fn in_force(tree: &Tree) -> String {
     let (mut out, mut section) = (String::new(), String::new());
     for setting in written(tree, false) {
@@ -148,8 +148,7 @@ pub(crate) fn in_force(tree: &Tree) -> String {
     out
 }
 
-/// The same in parts. `for_operators` who may not read the file: without secrets, and of names without what they have
-/// from `[defaults]`.
+/// The same in parts. `for_operators`: of names without what they have from `[defaults]`.
 pub(crate) fn written(tree: &Tree, for_operators: bool) -> Vec<InForce> {
     let mut writer = Writer { section: String::new(), for_operators, out: Vec::new() };
     for field in ROOT.fields {
@@ -206,8 +205,8 @@ impl Writer {
             format!("{inherited}{}", node.origin.brief())
         };
         let safe = |setting: Option<&dyn Setting>, value: &Value| match setting {
-            Some(setting) if self.for_operators => setting.shown(value).to_string(),
-            _ => value.to_string(),
+            Some(setting) => setting.shown(value).to_string(),
+            None => value.to_string(),
         };
         let (value, from) = match (field, tree.get(name).map(|node| (node, &node.content))) {
             (Field::Setting(setting), Some((node, Content::Value(value)))) => {

@@ -4,8 +4,9 @@
 use std::convert::identity;
 use std::time::Duration;
 
-use longshore_actors::DeclaredSchedules;
+use longshore_actors::{DeclaredSchedules, check_schedule};
 use longshore_backbone::wire::api::{PutRequest, ScheduleSettings, SubmitRequest};
+use longshore_domain::policy::Policies;
 use longshore_domain::recurring::{MISFIRE_AFTER, Misfire, Overlap};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp};
@@ -117,18 +118,13 @@ fn millis(span: Option<Duration>) -> Option<u64> {
     span.map(whole_millis)
 }
 
-pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> DeclaredSchedules {
+pub(crate) fn declared(root: &Section<'_>, policies: &Policies, problems: &mut Vec<Problem>) -> DeclaredSchedules {
     let is_said = root.node(SCHEDULES.name).is_some();
-    let (mut schedules, presets) = (Vec::new(), root.named("retries", None));
-    let is_preset = |wanted: &str| presets.iter().any(|(preset, _)| *preset == wanted);
+    let mut schedules = Vec::new();
     for (name, section) in root.named(SCHEDULES.name, None) {
         // A name that is not one is reported already.
         let Ok(id) = ScheduleId::parse(name) else { continue };
-        match of(id, &section) {
-            Ok((_, PutRequest { job, .. })) if job.retry.as_ref().is_some_and(|preset| !is_preset(preset)) => {
-                let preset = job.retry.unwrap_or_default();
-                problems.push(section.problem(RETRY.name, format!("{preset:?} is not a preset of [retries]")));
-            }
+        match of(id, policies, &section) {
             Ok(schedule) => schedules.push(schedule),
             Err((field, reason)) => problems.push(section.problem(field, reason)),
         }
@@ -137,7 +133,11 @@ pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> Decla
 }
 
 /// One schedule; an error names the field.
-fn of(id: ScheduleId, section: &Section<'_>) -> Result<(Tenant, PutRequest), (&'static str, String)> {
+fn of(
+    id: ScheduleId,
+    policies: &Policies,
+    section: &Section<'_>,
+) -> Result<(Tenant, PutRequest), (&'static str, String)> {
     let ends_at =
         text(section.get(&ENDS_AT)).map(|text| Timestamp::parse(&text).map_err(|error| ("ends_at", error.to_string())));
     let schedule = ScheduleSettings {
@@ -154,19 +154,24 @@ fn of(id: ScheduleId, section: &Section<'_>) -> Result<(Tenant, PutRequest), (&'
         paused: section.get(&PAUSED),
         if_updated_at: None,
     };
-    schedule.timing().map_err(|reason| {
-        // The API's field and reason; the file's fields have no unit in their names.
-        let fields = ["cron", "time_zone", "every", "jitter", "misfire_after"];
-        let field = fields
-            .into_iter()
-            .find(|field| reason.starts_with(&format!("{field}: ")) || reason.starts_with(&format!("{field}_ms: ")));
-        let (_, reason) = reason.split_once(": ").filter(|_| field.is_some()).unwrap_or(("", &reason));
-        (field.unwrap_or("cron"), reason.to_owned())
-    })?;
+    // A schedule without times says so, whatever else it lacks.
+    schedule.timing().map_err(place)?;
     let job_type =
         text(section.get(&TYPE)).ok_or_else(|| ("type", "is missing: the type of the schedule's jobs".to_owned()))?;
     let job = job(job_type, section);
     longshore_domain::JobType::parse(&job.job_type).map_err(|error| ("type", error.reason))?;
     let tenant = Tenant::parse(&section.get(&TENANT).0).map_err(|error| ("tenant", error.reason))?;
-    Ok((tenant, PutRequest { schedule, job }))
+    let asked = PutRequest { schedule, job };
+    check_schedule(policies, &tenant, &asked).map_err(|error| place(error.message))?;
+    Ok((tenant, asked))
+}
+
+/// The field of the file and the reason, of what the API says: its fields of times have their unit in their names. What
+/// names no field is about the schedule as a whole, in which the type is always there to point at.
+fn place(said: String) -> (&'static str, String) {
+    let named = said.split_once(": ").and_then(|(field, reason)| {
+        let field = field.strip_suffix("_ms").unwrap_or(field);
+        SCHEDULE.field(field).map(|field| (field.name(), reason.to_owned()))
+    });
+    named.unwrap_or((TYPE.name, said))
 }

@@ -458,7 +458,7 @@ fn the_file_changes_nothing_and_is_valid_with_every_setting_uncommented() {
 
     let uncomment = |line: &str| match line.strip_prefix('#') {
         // Files that the examples name are not there.
-        Some(rest) if rest.starts_with("schema") => line.to_owned(),
+        Some(rest) if rest.starts_with("schema") || rest.starts_with("tls = {") => line.to_owned(),
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => rest.to_owned(),
         _ => line.to_owned(),
     };
@@ -467,7 +467,7 @@ fn the_file_changes_nothing_and_is_valid_with_every_setting_uncommented() {
     assert_eq!(configuration.settings.storage, Storage::default(), "the examples are the defaults where there are any");
     for line in configuration.in_force().lines() {
         // A schedule has either cron or every.
-        let unset = ["schema", "every"].iter().any(|key| line.contains(key));
+        let unset = ["schema", "every", "# tls"].iter().any(|key| line.contains(key));
         assert!(unset || !line.ends_with("is not set"), "the file does not show {line:?}");
     }
 }
@@ -481,8 +481,11 @@ fn every_variable_of_the_file_names_its_setting() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         // The preset and the limit that examples name, and what a schedule cannot do without.
         let also = [("LONGSHORE_RETRIES__FAST__BASE", "1s"), ("LONGSHORE_LIMITS__CRM__RATE", "1")];
-        let of_schedule =
-            [("LONGSHORE_SCHEDULES__NIGHTLY__TYPE", "t"), ("LONGSHORE_SCHEDULES__NIGHTLY__CRON", "0 0 3 * * *")];
+        let of_schedule = [
+            ("LONGSHORE_SCHEDULES__NIGHTLY__TYPE", "t"),
+            ("LONGSHORE_SCHEDULES__NIGHTLY__CRON", "0 0 3 * * *"),
+            ("LONGSHORE_SCHEDULES__NIGHTLY__IDEMPOTENCY_KEY", "k"),
+        ];
         let needed = match variable {
             "EMAIL__SERVER" => &[("LONGSHORE_EMAIL__PASSWORD", "x")],
             _ if variable.starts_with("SCHEDULES__") => &of_schedule[..],
@@ -493,6 +496,7 @@ fn every_variable_of_the_file_names_its_setting() {
         let configuration = match load("", &variables) {
             // The variable is known; the file that the example names is not there.
             Err(problem) if variable.contains("__SCHEMA") && problem.contains("schema") => continue,
+            Err(problem) if variable == "HTTP__TLS" && problem.contains(": /etc/longshore/") => continue,
             loaded => loaded.unwrap(),
         };
         assert!(configuration.in_force().contains(&format!("# LONGSHORE_{variable}")), "{line}");
@@ -532,7 +536,7 @@ fn operators_see_the_settings_without_secrets() {
         .map(|one| format!("[{}] {} = {} # {}", one.section, one.name, one.value.as_deref().unwrap_or("-"), one.from))
         .collect();
     let all = shown.join("\n");
-    assert!(!all.contains("s3cret") && configuration.in_force().contains("s3cret"), "{all}");
+    assert!(!all.contains("s3cret") && !configuration.in_force().contains("s3cret"), "{all}");
     for line in [
         "[] namespace = \"longshore\" # default",
         "[node] lease = \"9s\" # LONGSHORE_NODE__LEASE",
@@ -571,7 +575,7 @@ fn settings_that_contradict_each_other_are_reported_before_the_start() {
 fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
     let text = "[schedules.nightly]\ncron = '0 30 3 * * *'\ntime_zone = 'Europe/Berlin'\njitter = '30s'\ntype = 'report.send'\n\
                 payload = { report = 'daily', parts = [1, 0.5], at = 2027-01-31T09:30:00Z }\ntimeout = '5m'\ntags = ['a']\n\
-                schema_version = '2'\nunique = 'active'\non_conflict = 'reject'\nidempotency_window = '1h'";
+                schema_version = '2'\nidempotency_key = 'k'\nunique = 'active'\non_conflict = 'reject'\nidempotency_window = '1h'";
     let schedules = settings(text).schedules;
     let [(tenant, put)] = &schedules.schedules[..] else { panic!("not one: {schedules:?}") };
     assert_eq!((tenant.as_str(), put.schedule.jitter_ms, schedules.is_said), ("default", Some(30_000), true));
@@ -605,6 +609,28 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
             "schedules.a.overlap: \"queue\" is not one of \"allow\", \"skip\"",
         ),
         ("[schedules.main-p5]\ntype = 't'\nevery = '5m'", "ends like the queue and priority"),
+        (
+            "[schedules.a]\ntype = 't'\nevery = '5m'\nidempotency_key = 'k'\nunique = 'x'",
+            "longshore.toml:5:10: schedules.a.unique: \"x\" is not one of window, queued, active",
+        ),
+        (
+            "[schedules.a]\ntype = 't'\nevery = '5m'\nidempotency_key = 'k'\non_conflict = 'x'",
+            "schedules.a.on_conflict: \"x\" is not one of return, reject, replace",
+        ),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\nunique = 'active'", "schedules.a.unique: needs an idempotency_key"),
+        (
+            "[schedules.a]\ntype = 't'\nevery = '5m'\ntimeout = '0s'",
+            "longshore.toml:4:11: schedules.a.timeout: is zero",
+        ),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\nexpires_in = '0s'", "schedules.a.expires_in: is zero"),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\ndeadline = '0s'", "longshore.toml:4:12: schedules.a.deadline: "),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\ncost = 0", "schedules.a.cost: is not one of 1 to"),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\ntags = ['a,b']", "schedules.a.tags: "),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\npayload = [nan]", "schedules.a.payload: NaN is no number of JSON"),
+        (
+            "[admission]\ntypes = ['u']\n[schedules.a]\ntype = 't'\nevery = '5m'",
+            "longshore.toml:4:8: schedules.a.type: t is not among the types that are taken",
+        ),
         ("[schedules.a]\ntype = 't'\nevery = '5m'\ncrom = 'x'", "schedules.a.crom: is not known; did you mean cron?"),
     ] {
         assert!(problems(text).contains(problem), "{text}: {}", problems(text));
@@ -671,7 +697,7 @@ retry = "nosuch"
 "#;
     let found = problems(text);
     assert!(found.contains(r#"longshore.toml:4:9: webhooks.queue: "hoooks" is not a queue of [queues]"#), "{found}");
-    let preset = r#"longshore.toml:8:9: schedules.nightly.retry: "nosuch" is not a preset of [retries]"#;
+    let preset = r#"longshore.toml:8:9: schedules.nightly.retry: no preset "nosuch" is configured; there is none"#;
     assert!(found.contains(preset), "{found}");
 }
 
@@ -691,4 +717,39 @@ fn the_keys_of_tokens_must_be_readable_if_no_url_has_them() {
         let found = problems(&jwt.replace("/nowhere/keys.json", file.path().to_str().unwrap()));
         assert!(found.contains(&format!("longshore.toml:4:13: http.jwt.jwks_file: {reason}")), "{found}");
     }
+}
+
+#[test]
+fn files_of_tls_that_cannot_be_used_are_reported_with_the_other_mistakes() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text =
+        format!("[http.tls]\ncert = '{}'\nkey = '/nowhere/a.key'\n[node]\nlease = 'soon'", file.path().display());
+    let found = problems(&text);
+    assert!(found.contains("longshore.toml:3:7: http.tls.key: /nowhere/a.key: "), "{found}");
+    assert!(found.contains("node.lease: "), "{found}");
+    std::fs::write(file.path(), "x").unwrap();
+    let found = problems(&text.replace("/nowhere/a.key", &file.path().display().to_string()));
+    assert!(found.contains("longshore.toml:2:8: http.tls.cert: ") && found.contains("has no certificate"), "{found}");
+    settings(&format!("[http]\nlisten = 'off'\ntls = {{ cert = '/nowhere', key = '/nowhere' }}"));
+}
+
+#[test]
+fn an_empty_text_is_one_mistake() {
+    for text in ["[schedules.a]\nevery = '5m'\ntype = ''", "[http.tls]\nkey = 'a'\ncert = ''"] {
+        let found = problems(text);
+        assert!(found.starts_with("the configuration has a mistake") && found.contains("is empty"), "{found}");
+    }
+}
+
+#[test]
+fn a_whole_number_beyond_64_bits_is_no_text() {
+    let found = problems("[http]\nenvironment = 99999999999999999999");
+    assert!(found.contains("longshore.toml:2:15: is beyond TOML's whole numbers"), "{found}");
+    assert!(problems("[webhooks]\nallow = [99999999999999999999]").contains("longshore.toml:2:10: is beyond"));
+}
+
+#[test]
+fn an_option_of_the_command_line_is_the_source_that_is_shown() {
+    let shown = load("", &[("LONGSHORE_NAMESPACE", "a"), ("--namespace", "zz")]).unwrap().in_force();
+    assert!(shown.lines().any(|line| line.contains("\"zz\"") && line.ends_with("# --namespace")), "{shown}");
 }

@@ -163,14 +163,8 @@ impl Server {
 }
 
 /// Reads the files of TLS, as a start does.
-///
-/// # Errors
-/// One of them cannot be used: it would stop the start.
-pub fn check(http: &Http) -> Result<(), HttpError> {
-    match &http.tls {
-        Some(files) if http.listen != Listen::Off => Tls::read(files).map(drop).map_err(HttpError::Tls),
-        _ => Ok(()),
-    }
+pub(crate) fn check(files: &crate::config::TlsFiles) -> Result<(), TlsError> {
+    Tls::read(files).map(drop)
 }
 
 /// How long to wait before a listener that died is started again.

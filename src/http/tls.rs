@@ -26,7 +26,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", file.display())]
 pub struct TlsError {
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     reason: String,
 }
 

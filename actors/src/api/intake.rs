@@ -142,7 +142,7 @@ pub(crate) async fn links_must_be_declared(api: &Api, first: &SubmitRequest) -> 
 }
 
 /// Judges a job before a server is asked. `room`: maximum size of payload and headers together, in bytes.
-fn check(
+pub(crate) fn check(
     policies: &Policies,
     room: usize,
     tracer: Option<&Tracer>,

@@ -8,6 +8,7 @@ use longshore_backbone::wire::api::{
     ScheduleSettings, ScheduleStatus, Schedules, SchedulesRequest,
 };
 use longshore_backbone::wire::recurring::Recurring;
+use longshore_domain::policy::Policies;
 use longshore_domain::recurring::{Timing, run_id};
 use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
 
@@ -59,6 +60,22 @@ fn changed() -> ApiError {
 
 /// Checks everything that a firing would be refused for.
 async fn check(api: &Api, tenant: &Tenant, asked: &PutRequest) -> Result<Timing, ApiError> {
+    let timing = check_itself(asked)?;
+    intake::may_be_submitted(api, tenant, firing::job(&asked.schedule.id, &asked.job, now())).await?;
+    Ok(timing)
+}
+
+/// Checks all of that for which no server is needed, so that a configuration which could not be stored is refused.
+///
+/// # Errors
+/// As `schedules.put` answers; most begin with the field.
+pub fn check_schedule(policies: &Policies, tenant: &Tenant, asked: &PutRequest) -> Result<(), ApiError> {
+    check_itself(asked)?;
+    let job = firing::job(&asked.schedule.id, &asked.job, now());
+    intake::check(policies, usize::MAX, None, tenant, &job).map(drop)
+}
+
+fn check_itself(asked: &PutRequest) -> Result<Timing, ApiError> {
     let timing = asked.schedule.timing().and_then(|timing| ScheduleSettings::check_job(&asked.job).map(|()| timing));
     let timing = timing.map_err(ApiError::malformed)?;
     let size = serde_json::to_vec(asked).map_or(0, |text| text.len());
@@ -66,7 +83,6 @@ async fn check(api: &Api, tenant: &Tenant, asked: &PutRequest) -> Result<Timing,
         let message = format!("the schedule with its job has {size} bytes, {SCHEDULE_MAX} are allowed");
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    intake::may_be_submitted(api, tenant, firing::job(&asked.schedule.id, &asked.job, now())).await?;
     Ok(timing)
 }
 

@@ -82,6 +82,8 @@ pub(super) struct Facts {
     pub(super) monitored: Option<Result<Monitored, String>>,
     pub(super) nodes: Result<Vec<NodeStatus>, String>,
     pub(super) healths: Vec<HealthStatus>,
+    /// The nodes about which whoever was asked gave no answer.
+    pub(super) unanswered: Vec<String>,
     pub(super) queues: Vec<QueueStatus>,
     /// The types for which nodes find no handler.
     pub(super) no_handler: Vec<NoHandler>,

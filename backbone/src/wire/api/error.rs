@@ -76,8 +76,16 @@ pub struct ApiError {
     pub hint: Option<Cow<'static, str>>,
 }
 
+/// What holds of repeats after an error that leaves open whether the request was carried out.
+macro_rules! repeats {
+    () => {
+        "the request may have been carried out all the same: a submit with a run id or key may be repeated; before you \
+         repeat any other change, look"
+    };
+}
+
 /// The hint of errors that pass by themselves.
-const PASSES: &str = "health says what a node misses; the same request again does no harm";
+const PASSES: &str = concat!("health says what a node misses; ", repeats!());
 
 impl ApiError {
     /// An error answer.
@@ -101,11 +109,12 @@ impl ApiError {
     /// 504: no node answered.
     pub fn no_answer(within: Duration) -> Self {
         let message = format!("no answer within {within:?}");
-        Self { code: 504, error: "no_answer".to_owned(), ..Self::new(Code::Unavailable, message) }.hint(
-            "the nodes are busy, lack something (health says what) or are gone (nodes.list); the same request again \
-             does no harm; a NATS user needs the right to publish there and to read the inbox of the answer, as \
-             docs/contract.md lists",
-        )
+        Self { code: 504, error: "no_answer".to_owned(), ..Self::new(Code::Unavailable, message) }.hint(concat!(
+            "the nodes are busy, lack something (health says what) or are gone (nodes.list); ",
+            repeats!(),
+            "; a NATS user needs the right to publish there and to read the inbox of the answer, as \
+                 docs/contract.md lists"
+        ))
     }
 
     /// 400.

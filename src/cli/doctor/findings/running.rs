@@ -79,6 +79,11 @@ impl Facts {
             check.warning(text, "finish the upgrade");
         }
         for node in nodes.iter().filter(|node| !self.healths.iter().any(|health| health.node == node.node)) {
+            if self.unanswered.contains(&node.node) {
+                let text = format!("how node {} is doing is not known: requests got no answer", node.node);
+                check.warning(text, "look for a frozen node: it takes requests that others would answer");
+                continue;
+            }
             let text = format!("node {} does not answer", node.node);
             check.warning(text, "look at its log: it may be frozen, or just gone");
         }

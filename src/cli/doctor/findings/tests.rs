@@ -33,6 +33,7 @@ fn facts() -> Facts {
         monitored: None,
         nodes: Ok(Vec::new()),
         healths: Vec::new(),
+        unanswered: Vec::new(),
         queues: Vec::new(),
         no_handler: Vec::new(),
     }
@@ -123,6 +124,11 @@ fn a_node_that_takes_no_work_is_a_failure() {
         "counters": {"stale_reads": 2, "overdue_restored": 1_234}}]))
     .unwrap();
     assert_eq!(of(&facts, "nodes"), ["failure node n1 is not ready: draining", "warning node n1: queue main is full"]);
+    let healths = std::mem::take(&mut facts.healths);
+    assert_eq!(of(&facts, "nodes"), ["warning node n1 does not answer"]);
+    facts.unanswered = vec!["n1".to_owned()];
+    assert_eq!(of(&facts, "nodes"), ["warning how node n1 is doing is not known: requests got no answer"]);
+    (facts.healths, facts.unanswered) = (healths, Vec::new());
     assert_eq!(
         of(&facts, "counters"),
         [
