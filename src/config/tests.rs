@@ -572,7 +572,7 @@ fn settings_that_contradict_each_other_are_reported_before_the_start() {
 }
 
 #[test]
-fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
+fn a_declared_schedule_is_read() {
     let text = "[schedules.nightly]\ncron = '0 30 3 * * *'\ntime_zone = 'Europe/Berlin'\njitter = '30s'\ntype = 'report.send'\n\
                 payload = { report = 'daily', parts = [1, 0.5], at = 2027-01-31T09:30:00Z }\ntimeout = '5m'\ntags = ['a']\n\
                 schema_version = '2'\nidempotency_key = 'k'\nunique = 'active'\non_conflict = 'reject'\nidempotency_window = '1h'";
@@ -586,6 +586,10 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
     assert_eq!(said, (Some("2"), Some("active"), Some("reject")));
     assert_eq!(put.job.idempotency_window_ms, Some(3_600_000));
     assert!(settings("[schedules]").schedules.is_said && !settings("").schedules.is_said);
+}
+
+#[test]
+fn the_mistakes_of_a_declared_schedule_have_their_places() {
     for (text, problem) in [
         ("[schedules.a]\ncron = '0 0 3 * * *'", "schedules.a.type: is missing"),
         ("[schedules.a]\ntype = 't'", "schedules.a.cron: is missing; or give every"),
@@ -730,7 +734,7 @@ fn files_of_tls_that_cannot_be_used_are_reported_with_the_other_mistakes() {
     std::fs::write(file.path(), "x").unwrap();
     let found = problems(&text.replace("/nowhere/a.key", &file.path().display().to_string()));
     assert!(found.contains("longshore.toml:2:8: http.tls.cert: ") && found.contains("has no certificate"), "{found}");
-    settings(&format!("[http]\nlisten = 'off'\ntls = {{ cert = '/nowhere', key = '/nowhere' }}"));
+    settings("[http]\nlisten = 'off'\ntls = { cert = '/nowhere', key = '/nowhere' }");
 }
 
 #[test]

@@ -359,7 +359,10 @@ fn a_retry_is_scheduled_if_it_is_long_or_the_node_holds_too_many() {
     let running = scene.runs();
     let (held, _) = scene.holds(running, failed_for(SHORT));
     drop(held);
-    assert_eq!(std::iter::from_fn(|| scene.node.local_retries.take()).take(20_000).map(std::mem::forget).count(), 16_384);
+    assert_eq!(
+        std::iter::from_fn(|| scene.node.local_retries.take()).take(20_000).map(std::mem::forget).count(),
+        16_384
+    );
 }
 
 #[test]
