@@ -363,7 +363,8 @@ async fn what_nodes_have_counted_is_named() {
     node.stop().await;
 }
 
-/// Given a node that has just been frozen, which is sent its share of the requests, when one asks, then only it is named.
+/// Given a node that has just been frozen, which is sent its share of the requests, when one asks, then only it is
+/// named.
 #[tokio::test]
 async fn a_frozen_node_is_not_mistaken_for_another() {
     let world = world().await;

@@ -12,15 +12,12 @@ use longshore_backbone::request::Over;
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_domain::key;
 use longshore_domain::protocol::Repeat;
-use longshore_domain::publication::Published;
-use longshore_domain::run::Wait;
 use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::submission::{self, OnConflict, Submission, SubmitPorts, answer, changes, is_mismatch, mismatch};
 use crate::attempt::keys::{self, Key, KeyRequest, OwnClaim, Owner};
 use crate::ports::{Rules as _, Server as _, WaitingPorts};
 use crate::runtime::fail_point;
-use crate::runtime::log_run::{About, log_run};
 
 /// What follows from a claim that was found.
 enum ClaimStep {
@@ -227,7 +224,7 @@ async fn replace<P: SubmitPorts>(
             owner => break owner,
         }
     };
-    tidy(ports, before, &job.run_id).await;
+    submission::tidy(ports, before, &job.run_id).await;
     let holder = match owner {
         Owner::This => {
             let state = mark_owner(ports, Found { run, revision }, key).await?;
@@ -246,7 +243,7 @@ async fn replace<P: SubmitPorts>(
     // unless a node has found that out already.
     let own = Found { run: run.clone(), revision };
     keys::make_way(ports, own, &holder).await?;
-    tidy(ports, run, &holder).await;
+    submission::tidy(ports, run, &holder).await;
     let state = match ports.server().read_record(&job.tenant, &holder).await? {
         Some(found) => submission::mark_found(ports, found).await?,
         None => RunState::Completed,
@@ -271,25 +268,5 @@ async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Res
             Written::Lost(Some(found)) => Found { run, revision } = *found,
             Written::Lost(None) => return Err(changes()),
         }
-    }
-}
-
-/// A run that waited for its time and made way for `of`: publishes that now, and deletes its schedule. If it does not
-/// succeed, the run's message does so when it comes.
-pub(super) async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
-    if !matches!(before.state.wait(), Some(Wait::Until(_))) {
-        return;
-    }
-    // The schedule proves what the log has of the run.
-    let Ok(true) = ports.has_schedule(&before).await else { return };
-    let Ok(Some(Found { run, .. })) = ports.server().read_record(&before.tenant, &before.run_id).await else { return };
-    // Deferred meanwhile, it has events that the schedule proves nothing of; its message publishes them.
-    let is_as_before = run.deferrals == before.deferrals;
-    if is_as_before
-        && run.state.duplicate_of() == Some(of)
-        && ports.publish(&run, Published::at_made_way(&run)).await.is_ok()
-        && let Err(error) = ports.unschedule(&before).await
-    {
-        log_run!(warn, About::run(&before), "the schedule of a replaced run stays: {}", error.with_causes());
     }
 }

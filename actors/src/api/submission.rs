@@ -17,15 +17,16 @@ use longshore_domain::follow_up::FollowUp;
 use longshore_domain::policy::OnMismatch;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::publication::Published;
+use longshore_domain::run::Wait;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState, Timestamp};
 
 use crate::api::debounce::Debounced;
-use crate::api::keyed;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, PublishedJob};
 use crate::ports::{Rules as _, RunPorts, Server as _, Unlogged};
 use crate::runtime::fail_point;
+use crate::runtime::log_run::{About, log_run};
 use crate::trace;
 
 /// What accepting a job asks besides.
@@ -218,13 +219,33 @@ async fn taken_over<P: SubmitPorts>(
         // end is not known yet.
         None => return Err(changes()),
     };
-    keyed::tidy(ports, before, &holder).await;
+    tidy(ports, before, &holder).await;
     if holder == taken_by.run_id && is_mismatch {
         return Err(mismatch(&holder));
     }
     // The other run is about to write its record, or it has ended and its record is gone.
     let Some(found) = ports.server().read_record(&job.tenant, &holder).await? else { return Err(changes()) };
     Ok(answer(&holder, mark_found(ports, found).await?, true))
+}
+
+/// A run that waited for its time and made way for `of`: publishes that now, and deletes its schedule. If it does not
+/// succeed, the run's message does so when it comes.
+pub(super) async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
+    if !matches!(before.state.wait(), Some(Wait::Until(_))) {
+        return;
+    }
+    // The schedule proves what the log has of the run.
+    let Ok(true) = ports.has_schedule(&before).await else { return };
+    let Ok(Some(Found { run, .. })) = ports.server().read_record(&before.tenant, &before.run_id).await else { return };
+    // Deferred meanwhile, it has events that the schedule proves nothing of; its message publishes them.
+    let is_as_before = run.deferrals == before.deferrals;
+    if is_as_before
+        && run.state.duplicate_of() == Some(of)
+        && ports.publish(&run, Published::at_made_way(&run)).await.is_ok()
+        && let Err(error) = ports.unschedule(&before).await
+    {
+        log_run!(warn, About::run(&before), "the schedule of a replaced run stays: {}", error.with_causes());
+    }
 }
 
 /// Whether the job is to be refused because its key came before with another one.

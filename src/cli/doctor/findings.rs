@@ -82,7 +82,7 @@ pub(super) struct Facts {
     pub(super) monitored: Option<Result<Monitored, String>>,
     pub(super) nodes: Result<Vec<NodeStatus>, String>,
     pub(super) healths: Vec<HealthStatus>,
-    /// The nodes about which whoever was asked gave no answer.
+    /// The nodes of which nothing is known, as no node answered about them.
     pub(super) unanswered: Vec<String>,
     pub(super) queues: Vec<QueueStatus>,
     /// The types for which nodes find no handler.
