@@ -126,7 +126,7 @@ impl Client {
     /// duplicate, that of the run which has its key. Nodes may end and start meanwhile.
     ///
     /// # Errors
-    /// As [`Client::get`]; 503 and 504 only once `within` has passed.
+    /// As [`Client::get`]; 503, 504, and 429 for too many waits, only once `within` has passed.
     pub async fn wait(&self, run: &RunId, within: Duration) -> Result<Record, ClientError> {
         let until = tokio::time::Instant::now() + within;
         loop {
@@ -134,7 +134,7 @@ impl Client {
             let most = left.min(WAIT_AT_ONCE);
             let request = WaitRequest { run_id: run.clone(), tenant: None, timeout_ms: Some(whole_millis(most)) };
             let record = match self.ask::<RunsWait>(&request, most + ANSWER_WITHIN).await {
-                Err(ClientError::Api(ApiError { code: 503 | 504, .. })) if !left.is_zero() => {
+                Err(ClientError::Api(ApiError { code: 429 | 503 | 504, .. })) if !left.is_zero() => {
                     tokio::time::sleep(ASK_AGAIN_AFTER.min(left)).await;
                     continue;
                 }
