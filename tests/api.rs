@@ -527,12 +527,16 @@ async fn an_end_that_is_not_kept_is_answered_to_waiting_clients() {
         (&waited["state"], &waited["type"], &waited["attempt"]),
         (&json!("completed"), &json!("slow"), &json!(1))
     );
-    for run in [&late, &slow] {
-        let error = world.try_request("default", "runs.get", json!({"run_id": run})).await.unwrap_err();
-        assert_eq!((error.code, error.error.as_str()), (404, "not_kept"), "{error}");
+    for endpoint in ["runs.get", "runs.cancel", "runs.reschedule", "runs.run_now", "runs.erase"] {
+        for (run, says) in [(late.as_str(), "not_kept"), (&slow, "not_kept"), ("main-p5-999", "not_found")] {
+            let mut asked = json!({"run_id": run});
+            if endpoint == "runs.reschedule" {
+                asked["priority"] = json!(1);
+            }
+            let error = world.try_request("default", endpoint, asked).await.unwrap_err();
+            assert_eq!((error.code, error.error.as_str()), (404, says), "{endpoint}: {error}");
+        }
     }
-    let error = world.try_request("default", "runs.get", json!({"run_id": "main-p5-999"})).await.unwrap_err();
-    assert_eq!((error.code, error.error.as_str()), (404, "not_found"), "{error}");
 
     // The node that gets the request need not be the one that ran the job.
     let idle = world.node().with("queues.other", "").with("types.brief", &brief).start().await;
