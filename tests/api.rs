@@ -394,6 +394,39 @@ async fn nodes_answer_to_inboxes_only() {
     assert_eq!((world.depth("main", 5).await, world.event_log("*").await.len()), (0, 0));
 }
 
+/// Given a key, a schedule and a pause, when they are removed, then what says so is stored for good, and they can be made
+/// again: a server that was killed brings back what such a message superseded, once it has expired.
+#[tokio::test]
+async fn what_was_removed_by_order_is_removed_for_good() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let ask = async |endpoint: &str, body: Value| world.request_as("_all", endpoint, body).await;
+    let key = ask("keys.create", json!({"name": "k", "tenant": "acme", "scopes": ["read"]})).await;
+    let id = key["key"].as_str().unwrap().split('_').nth(1).unwrap().to_owned();
+    let schedule = json!({"id": "s", "type": "noop", "every": "1h"});
+    world.request("schedules.put", schedule.clone()).await;
+    ask("queues.pause", json!({"queue": "main"})).await;
+
+    ask("keys.revoke", json!({"id": id})).await;
+    world.request("schedules.delete", json!({"id": "s"})).await;
+    ask("queues.resume", json!({"queue": "main"})).await;
+    for (bucket, entry) in [
+        ("control", format!("api_keys.{id}")),
+        ("schedules", "default.s".to_owned()),
+        ("control", "settings.pause.queue.main".to_owned()),
+    ] {
+        let stream = world.jetstream().get_stream(format!("KV_longshore_{bucket}")).await.unwrap();
+        let subject = format!("$KV.longshore_{bucket}.{entry}");
+        let stored = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
+        let header = |name| stored.headers.get(name).map(|value| value.as_str().to_owned());
+        assert_eq!((header("KV-Operation").as_deref(), header("Nats-TTL")), (Some("DEL"), None), "{entry}");
+    }
+    assert_eq!(ask("keys.list", json!({})).await["keys"], json!([]));
+    assert_eq!(world.request("schedules.list", json!({})).await["schedules"], json!([]));
+    world.request("schedules.put", schedule).await;
+    ask("queues.pause", json!({"queue": "main"})).await;
+}
+
 /// Given jobs that set how long their record is to be kept, when they have ended, then it is kept that long, but not
 /// for less than two leases; that of a run that was replaced in its lane is kept until its message has come.
 #[tokio::test]
@@ -494,12 +527,16 @@ async fn an_end_that_is_not_kept_is_answered_to_waiting_clients() {
         (&waited["state"], &waited["type"], &waited["attempt"]),
         (&json!("completed"), &json!("slow"), &json!(1))
     );
-    for run in [&late, &slow] {
-        let error = world.try_request("default", "runs.get", json!({"run_id": run})).await.unwrap_err();
-        assert_eq!((error.code, error.error.as_str()), (404, "not_kept"), "{error}");
+    for endpoint in ["runs.get", "runs.cancel", "runs.reschedule", "runs.run_now", "runs.erase"] {
+        for (run, says) in [(late.as_str(), "not_kept"), (&slow, "not_kept"), ("main-p5-999", "not_found")] {
+            let mut asked = json!({"run_id": run});
+            if endpoint == "runs.reschedule" {
+                asked["priority"] = json!(1);
+            }
+            let error = world.try_request("default", endpoint, asked).await.unwrap_err();
+            assert_eq!((error.code, error.error.as_str()), (404, says), "{endpoint}: {error}");
+        }
     }
-    let error = world.try_request("default", "runs.get", json!({"run_id": "main-p5-999"})).await.unwrap_err();
-    assert_eq!((error.code, error.error.as_str()), (404, "not_found"), "{error}");
 
     // The node that gets the request need not be the one that ran the job.
     let idle = world.node().with("queues.other", "").with("types.brief", &brief).start().await;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_harness::{EventName, NodeBuilder, Reply, World, eventually};
+use async_nats::jetstream::stream::Config;
+use longshore_harness::{EventName, NodeBuilder, Reply, Scrape, World, eventually};
+use longshore_natsd::Options;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::cli::say;
-use crate::{WITHIN, served_by, workers, world};
+use crate::http::on_a_free_port;
+use crate::{WITHIN, served_by, use_binary, workers, world};
 
 /// One worker for the queue `main`; what waits for a time is counted every second.
 fn node(world: &World) -> NodeBuilder<'_> {
@@ -432,6 +435,33 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
     assert!(puts.clone().any(|entry| entry["request"]["queue"] == "bulk"), "{audit}");
     world.history(&first, Vec::new()).await.assert_sound();
     assert!(a.stop().await.success());
+}
+
+/// Given a server without room for another queue, when one is put, then it is refused and leaves nothing behind. A queue
+/// that lacks lanes all the same keeps no other from being shown.
+#[tokio::test]
+async fn a_queue_that_is_refused_leaves_nothing_and_half_of_one_hides_no_other() {
+    use_binary();
+    let world = World::with(Options { max_file: 14 << 30, ..Options::default() }).await;
+    let node = on_a_free_port(node(&world)).start().await;
+    let listed = async || -> Vec<String> {
+        let answer = world.try_request("_all", "queues.list", json!({})).await.unwrap();
+        answer["queues"].as_array().unwrap().iter().map(|of| of["queue"].as_str().unwrap().to_owned()).collect()
+    };
+    let refused = world.try_request("_all", "queues.put", json!({"queue": "bulk"})).await.unwrap_err();
+    assert!(refused.code == 503 && refused.message.contains("LONGSHORE_JOBS_bulk_"), "{refused}");
+    assert_eq!(listed().await, ["main"]);
+
+    let half = Config { name: "LONGSHORE_JOBS_half_P3".into(), subjects: vec!["half".into()], ..Config::default() };
+    world.jetstream().create_stream(half).await.unwrap();
+    assert_eq!(listed().await, ["half", "main"]);
+    eventually("metrics of both", WITHIN, async || {
+        let scrape = Scrape::of(&node).await;
+        let shows = |queue| scrape.value("longshore_queue_jobs", &[("queue", queue), ("state", "running")]).is_some();
+        if shows("main") && shows("half") { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    assert!(node.stop().await.success());
 }
 
 /// Given a queue with two jobs at work, when it is put anew, and one of them then fails and is due again within a

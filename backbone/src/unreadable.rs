@@ -57,7 +57,7 @@ impl Backbone {
         self.unreadable().met(&subject, &error);
         let is_going = headers.windows(names::TTL.len()).any(|part| part == names::TTL.as_bytes());
         if !is_going && (payload.is_empty() || now().since(at) >= COUNTS_FOR) {
-            let headers = request::removal(Some(sequence), Duration::from_secs(1));
+            let headers = request::removal(Some(sequence), Some(Duration::from_secs(1)));
             // If that fails, the next who reads it tries again.
             let _ = request::publish(self.control(), subject.clone(), headers, Bytes::new()).await;
         }

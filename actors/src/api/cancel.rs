@@ -30,7 +30,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
         Chosen::One(tenant, run_id) => match cancellation::one(api, &tenant, &run_id, None).await? {
             Some(run) => Ok(record::show(&run).into()),
-            None => Err(runs::unknown(&tenant, &run_id)),
+            None => Err(runs::missing(api, &tenant, &run_id).await),
         },
         Chosen::Those(filter) => {
             let limit = limit.unwrap_or(u64::MAX);

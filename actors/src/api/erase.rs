@@ -5,8 +5,9 @@ use longshore_backbone::records::Written;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
+use longshore_domain::Run;
 
-use crate::api::{Answered, Api, filter};
+use crate::api::{Answered, Api, filter, runs};
 use crate::runtime::now;
 
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Erased> {
@@ -24,10 +25,8 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered
         let run = found.as_ref().map(|found| &found.run);
         // A letter that a server behind the others lacks would be left.
         let dead_letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await?;
-        if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {
-            let state = found.run.state.as_str();
-            let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
-            return Err(ApiError::new(Code::WrongState, message));
+        if let Some(run) = run.filter(|run| !run.state.is_terminal()) {
+            return Err(not_ended(run));
         }
         // First the dead letter and the checkpoints, which cannot be found again without the record.
         if let Some(dead_letter) = dead_letter {
@@ -43,7 +42,8 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered
         let Some(found) = found else {
             // The record is gone, by now or by its age.
             if unreadable.is_none() && !has_erased {
-                return Err(ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record")));
+                // Perhaps it waits in its lane.
+                return Err(not_ended(&runs::known(api, &tenant, &run_id).await?.run));
             }
             return Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })));
         };
@@ -54,4 +54,9 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered
             return Ok(record::show(&run).into());
         }
     }
+}
+
+fn not_ended(run: &Run) -> ApiError {
+    let (run_id, state) = (&run.run_id, run.state.as_str());
+    ApiError::new(Code::WrongState, format!("run_id: {run_id} is {state}: only a run that has ended can be erased"))
 }

@@ -164,7 +164,7 @@ impl KeyCheck {
         let Some(StoredKey { key, .. }) = key else { return Ok(None) };
         let all = self.backbone.api_keys().all().await?;
         match sessions(&all, &key.id) {
-            (_, Some(oldest)) => self.backbone.api_keys().revoke(oldest).await?,
+            (_, Some(oldest)) => self.backbone.api_keys().end_session(oldest).await?,
             (open, None) if open >= SESSIONS => {
                 return Err(ApiError::unavailable(format!("there are {SESSIONS} sessions already: log out of some")));
             }
@@ -184,7 +184,7 @@ impl KeyCheck {
         let session = self.counted(text).await?.filter(|stored| stored.session_of.is_some());
         let Some(session) = session else { return Ok(()) };
         let id = session.key.id;
-        self.backbone.api_keys().revoke(&id).await?;
+        self.backbone.api_keys().end_session(&id).await?;
         self.known.lock().unpoisoned().remove(&id);
         Ok(())
     }

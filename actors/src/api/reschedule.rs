@@ -85,7 +85,10 @@ async fn attend(
 ) -> Answered<Rescheduled> {
     match chosen {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
-        Chosen::One(tenant, run_id) => one(api, &tenant, &run_id, change).await.map(|run| record::show(&run).into()),
+        Chosen::One(tenant, run_id) => match one(api, &tenant, &run_id, change).await {
+            Err(error) if error.code == Code::NotFound.number() => Err(runs::missing(api, &tenant, &run_id).await),
+            altered => altered.map(|run| record::show(&run).into()),
+        },
         Chosen::Those(filter) => {
             let outcome = those(api, &filter, limit.unwrap_or(u64::MAX), dry_run, change).await?;
             Ok(Encoded::of(&Rescheduled::Runs(RescheduledRuns::from(outcome))))

@@ -79,7 +79,7 @@ pub(crate) async fn recorded_for_certain(
 
 /// The error for a run that is not known. If a type keeps only its failures, a run that completed at once looks like
 /// one whose record is gone; but its id was given.
-async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
+pub(super) async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
     let policies = &api.policies;
     let mut types = policies.types.values().chain([&policies.default_type]);
     if let Some((lane, sequence)) = run_id.as_derived()

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::rarely::Rarely;
-use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Store, WrittenSetting, read_revision};
+use longshore_backbone::run_time_settings::{RunTimeSettings as Store, WrittenSetting, read_revision};
 use longshore_domain::setting::{PauseOf, SettingKey};
 use serde_json::json;
 
@@ -31,8 +31,6 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// While nothing starts for want of an answer, this is said once in so long.
 static UNREAD: Rarely = Rarely::once_in(Duration::from_secs(10));
-/// A part that has not read for longer reads all settings, as the removal of one is not remembered for ever.
-const CHANGES_FOR: Duration = REMOVED_KEPT.checked_div(2).expect("two is not zero");
 
 #[derive(Clone)]
 pub(crate) struct RunTimeSettingsPart {
@@ -51,20 +49,19 @@ pub(crate) async fn run(part: RunTimeSettingsPart) -> LoopEnd {
     let mut announcements = part.store.announcements().await.map_err(|error| error.with_causes())?;
     let mut connected = part.store.connected();
     let mut tick = ticks(ASK_EVERY);
-    // When changes were last read after which all settings are known.
-    let mut read: Option<Instant> = None;
+    // Whether all settings were read, so that what has changed since is enough.
+    let mut known = false;
     loop {
         let mut announced = None;
         tokio::select! {
             _ = tick.tick() => {}
             question = announcements.next() => announced = Some(question.ok_or(SUBSCRIPTION_ENDED)?),
             // Another server, or one that lost what it had last: its revisions may count anew.
-            Ok(()) = connected.changed() => read = None,
+            Ok(()) = connected.changed() => known = false,
         }
-        let known = read.is_some_and(|at| at.elapsed() < CHANGES_FOR);
         let revision = announced.as_ref().and_then(|question| read_revision(&question.payload)).unwrap_or(0);
         if !known || announced.is_none() || part.settings.read_up_to() < revision {
-            read = part.read(known).await.or(read.filter(|_| known));
+            known |= part.read(known).await;
         }
         if let Some(question) = announced.filter(|_| part.settings.read_up_to() >= revision) {
             let name = bytes::Bytes::copy_from_slice(part.identity.node.as_bytes());
@@ -75,8 +72,8 @@ pub(crate) async fn run(part: RunTimeSettingsPart) -> LoopEnd {
 }
 
 impl RunTimeSettingsPart {
-    /// Reads the changes, or all settings if those are not `known`; says when it asked, if it got an answer.
-    async fn read(&self, known: bool) -> Option<Instant> {
+    /// Reads the changes, or all settings if those are not `known`; says whether it got an answer.
+    async fn read(&self, known: bool) -> bool {
         let (sent, from) = (Instant::now(), if known { self.settings.read_up_to() } else { 0 });
         match self.store.changed_after(from, ANSWER_WITHIN).await {
             Ok(changes) => {
@@ -92,7 +89,7 @@ impl RunTimeSettingsPart {
                     self.queues.all().iter().for_each(|queue| queue.wait_for_starts());
                 }
                 self.settings.were_read(sent);
-                Some(sent)
+                true
             }
             Err(error) => {
                 let (why, now) = (error.with_causes(), Instant::now());
@@ -101,7 +98,7 @@ impl RunTimeSettingsPart {
                 } else if let Some(times) = UNREAD.happened("", now) {
                     tracing::warn!(times, "no attempt starts until run-time settings are read, trying again: {why}");
                 }
-                None
+                false
             }
         }
     }

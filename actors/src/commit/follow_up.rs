@@ -26,6 +26,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// How long a delivery that made room stays away at first; twice as long each time, up to a minute or a lease: a stream
 /// may be full for hours.
 const AWAY_FOR: Duration = Duration::from_secs(1);
+/// How often forgetting the results of steps is tried again: some ten seconds, in which a server that died is back.
+/// Nothing depends on it, and it keeps its place among the commits until then.
+const FORGET_AGAIN: u32 = 7;
 /// Thousands of commits may wait for one stream without a leader.
 static TRIED_AGAIN: Rarely = Rarely::once_in(Duration::from_secs(1));
 
@@ -77,16 +80,16 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             Ok(lost) => return lost,
             // Somebody wrote there what is no record. Whether the run has ended by another hand cannot be known.
             Err(error) if error.unreadable_at().is_some() => return Written::Lost(None),
-            Err(error) => again_later(server, commit, "cannot write the run's record", turn, &error).await,
+            Err(error) => again_later(server, commit.about(), "cannot write the run's record", turn, &error).await,
         }
     }
     unreachable!("the loop only ends by returning")
 }
 
 /// Says that a step goes on later, and waits until then.
-async fn again_later<S: Server>(server: &S, commit: &Commit, what: &str, turn: u32, error: &Error) {
+async fn again_later<S: Server>(server: &S, about: About<'_>, what: &str, turn: u32, error: &Error) {
     if let Some(times) = TRIED_AGAIN.happened(what, Instant::now()) {
-        log_run!(warn, commit.about(), times, "{what}, trying again: {}", error.with_causes());
+        log_run!(warn, about, times, "{what}, trying again: {}", error.with_causes());
     }
     server.pause(AGAIN_AFTER * (1 << turn.min(3))).await;
 }
@@ -225,7 +228,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
         match written {
             Ok(()) => break,
             Err(error) if makes_room(&commit, &error) => return make_room(server, commit).await,
-            Err(error) => again_later(server, &commit, doing(commit.follow_up), turn, &error).await,
+            Err(error) => again_later(server, commit.about(), doing(commit.follow_up), turn, &error).await,
         }
     }
     // The next of its key may start: what is left of this one does not keep it.
@@ -236,16 +239,30 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
             // What nodes did not write there is left alone.
             Err(error) if error.unreadable_at().is_some() => break,
             Err(error) if makes_room(&commit, &error) => return make_room(server, commit).await,
-            Err(error) => again_later(server, &commit, "cannot leave its key or batch", turn, &error).await,
+            Err(error) => again_later(server, commit.about(), "cannot leave its key or batch", turn, &error).await,
         }
     }
-    let steps = leaves_steps(&commit.run).then(|| (commit.run.tenant.clone(), commit.run.run_id.clone()));
+    let ended = leaves_steps(&commit.run).then(|| commit.run.clone());
+    let _place = commit.in_flight.take();
     end(server, commit).await;
     // After all else: where the end has no record, the job could come again until now.
-    if let Some((tenant, run_id)) = steps
-        && let Err(error) = server.forget_steps(&tenant, &run_id).await
-    {
-        tracing::debug!("the results of steps stay until they are too old: {}", error.with_causes());
+    if let Some(run) = ended {
+        forget_steps(server, &run).await;
+    }
+}
+
+async fn forget_steps<S: Server>(server: &S, run: &Run) {
+    let about = About::run(run);
+    for turn in 0..=FORGET_AGAIN {
+        match server.forget_steps(&run.tenant, &run.run_id).await {
+            Ok(()) => return,
+            Err(error) if turn < FORGET_AGAIN => {
+                again_later(server, about, "cannot remove the results of steps", turn, &error).await;
+            }
+            Err(error) => {
+                log_run!(debug, about, "the results of steps stay until they are too old: {}", error.with_causes());
+            }
+        }
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) async fn store(
         must_be_as(asked.schedule.if_updated_at, schedule.as_ref())?;
         let put = Recurring::put(asked, &timing, tenant, schedule.as_ref(), now());
         let put = Recurring { declared_by: declared_by.cloned(), ..put };
+        if schedule.is_none() && !api.backbone.has_room_for(&put) {
+            return Err(full());
+        }
         if let Some(stored) = write(api, put, revision).await? {
             return Ok(stored);
         }
@@ -113,8 +116,12 @@ pub(crate) async fn write(api: &Api, mut schedule: Recurring, revision: u64) -> 
             Ok(Some(schedule))
         }
         Put::Lost => Ok(None),
-        Put::Full => Err(ApiError::unavailable("the bucket of schedules is full; delete some")),
+        Put::Full => Err(full()),
     }
+}
+
+fn full() -> ApiError {
+    ApiError::unavailable("the bucket of schedules is full; delete some")
 }
 
 /// Sets the tick of a schedule that was changed, or removes it. If that fails, the sweep sets it once it is overdue.

@@ -9,9 +9,8 @@ use crate::messages::raw::Raw;
 use crate::messages::request::conditions;
 use crate::wire::api::KeyStatus;
 
-/// How long the server keeps the note that a key was revoked, or a session ended: not for long, as who logs in again
-/// and again leaves many. Nothing depends on it: without it a write on a revision of the key is refused as well.
-const REVOKED_KEPT: Duration = Duration::from_secs(60);
+/// How long the server keeps the note that a session ended: not for long, as who logs in again and again leaves many.
+const ENDED_KEPT: Duration = Duration::from_secs(60);
 /// How long a session counts; then the server forgets it.
 pub const SESSION_SECONDS: u64 = 12 * 60 * 60;
 
@@ -66,12 +65,20 @@ impl ApiKeys {
         Ok(stored.iter().filter_map(|stored| self.read(stored)).collect())
     }
 
-    /// Revokes a key, or ends a session. Repeating it is harmless.
+    /// Revokes a key for good. Repeating it is harmless.
     ///
     /// # Errors
     /// The server did not answer in time, so that it may be revoked; or it refused.
     pub async fn revoke(&self, id: &str) -> Result<(), Error> {
-        self.0.remove_entry("control", &entry_of(id), REVOKED_KEPT).await
+        self.0.remove_entry("control", &entry_of(id), None).await
+    }
+
+    /// Ends a session. Repeating it is harmless.
+    ///
+    /// # Errors
+    /// The server did not answer in time, so that it may be over; or it refused.
+    pub async fn end_session(&self, id: &str) -> Result<(), Error> {
+        self.0.remove_entry("control", &entry_of(id), Some(ENDED_KEPT)).await
     }
 
     /// What is stored of a key; an empty message says that it was revoked.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -16,6 +17,8 @@ use crate::messages::request::{self, Over, PubAck, json};
 const FOR_ENTRIES: u64 = 80;
 /// What the server stores with each message, beside subject and body: headers and its own.
 const OVERHEAD: usize = 128;
+/// How long the mark of a removed entry stays where marks may not take more room.
+const MARKS_KEPT: Duration = Duration::from_secs(30 * 86_400);
 
 /// The room of one bucket; clones share it.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +43,14 @@ impl BucketSpace {
     /// Whether new entries are not made for want of room.
     pub fn is_short(&self) -> bool {
         self.0.is_short.load(Ordering::Relaxed)
+    }
+
+    /// For how long the mark of a removed entry is stored; `None`: for good, so that the entry never comes back
+    /// ([`request::removal`]). Tenants make and remove any number: once half of the room for entries is taken, further
+    /// marks make way in the end.
+    pub(crate) fn mark_lasts(&self) -> Option<Duration> {
+        let most = self.0.most.load(Ordering::Relaxed);
+        (most > 0 && self.0.held.load(Ordering::Relaxed) >= most / 2).then_some(MARKS_KEPT)
     }
 
     /// Counts an entry that is new, or may be.
@@ -94,6 +105,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn marks_are_kept_for_good_until_half_of_the_room_is_taken() {
+        let space = BucketSpace::default();
+        assert_eq!(space.mark_lasts(), None, "it has not been looked at");
+        space.found(399, 1_000);
+        assert_eq!(space.mark_lasts(), None);
+        assert!(space.takes(1));
+        assert_eq!(space.mark_lasts(), Some(MARKS_KEPT));
+    }
+
+    #[test]
     fn new_entries_leave_a_fifth_of_a_bucket_to_what_nodes_need() {
         let space = BucketSpace::default();
         assert!(space.takes(1 << 40) && !space.is_short(), "it has not been looked at");
@@ -107,5 +128,6 @@ mod tests {
         assert!(space.is_short() && !space.takes(1));
         space.found(800, 0);
         assert!(!space.is_short() && space.takes(1), "nothing bounds it");
+        assert_eq!(space.mark_lasts(), None);
     }
 }

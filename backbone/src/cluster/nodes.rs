@@ -49,7 +49,7 @@ impl Nodes {
     /// # Errors
     /// The server did not confirm it.
     pub async fn depart(&self, node: &str) -> Result<(), Error> {
-        self.0.remove_entry("control", &format!("nodes.{node}"), DEPARTED_KEPT).await
+        self.0.remove_entry("control", &format!("nodes.{node}"), Some(DEPARTED_KEPT)).await
     }
 
     /// The nodes that were seen within [`GONE_AFTER`] before `now`.

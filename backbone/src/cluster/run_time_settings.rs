@@ -1,7 +1,7 @@
 //! Run-time settings in the control bucket: read, written by compare-and-set, and announced to all nodes.
 //!
 //! A node reads them from the bucket's leader, each change once: a setting that is removed leaves a message that says
-//! so for longer than any node goes without reading. An announcement only says that there is something to read, and
+//! so, for good. An announcement only says that there is something to read, and
 //! from which revision on; a node that misses it reads a moment later all the same.
 
 use std::time::Duration;
@@ -18,9 +18,6 @@ use crate::error::Error;
 use crate::messages::get;
 use crate::messages::raw::Raw;
 use crate::messages::request::{self, conditions, json, removal, won};
-
-/// How long the message stays that says that a setting was removed.
-pub const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
 
 /// A change of a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +54,7 @@ impl RunTimeSettings {
         Ok(changes.map(|(_, change)| change).collect())
     }
 
-    /// A setting as the bucket's leader has it; `None`: it was never set, or its removal was long ago.
+    /// A setting as the bucket's leader has it; `None`: it was never set.
     ///
     /// # Errors
     /// The control bucket cannot be read.
@@ -78,7 +75,7 @@ impl RunTimeSettings {
     ) -> Result<WrittenSetting, Error> {
         let (headers, body) = match setting {
             Some(setting) => (conditions(Some(expected), None), json(setting)),
-            None => (removal(Some(expected), REMOVED_KEPT), Bytes::new()),
+            None => (removal(Some(expected), None), Bytes::new()),
         };
         let subject = self.0.names().key("control", &format!("settings.{}", text_of(key)));
         Ok(won(request::publish(self.0.control(), subject, headers, body).await)?.into())

@@ -1,7 +1,7 @@
 //! Webhooks in the control bucket, and the consumer of the event log that each of them has.
 //!
-//! A webhook that was deleted stays there for a day, marked, so that every node sees it and none is left that would
-//! make its consumer again.
+//! A webhook that was deleted stays there, marked, so that every node sees it and none is left that would make its
+//! consumer again.
 
 use std::time::Duration;
 
@@ -22,8 +22,6 @@ use crate::wire::api::{WebhookSecret, WebhookStatus};
 
 /// Secrets older than the last one that still sign.
 const MAX_OLDER: usize = 3;
-/// How long a deleted webhook stays, marked.
-const DELETED_KEPT: Duration = Duration::from_secs(86_400);
 /// How long the server waits for an event before it says that there is none.
 const PULL_EXPIRES: Duration = Duration::from_secs(2);
 /// How long the answer may take beyond that.
@@ -89,6 +87,9 @@ impl StoredWebhook {
             url.clear();
             [events, types, queues].into_iter().for_each(Vec::clear);
             kept.webhook.paused_because = None;
+            kept.secret = WebhookSecret::of([0; 32]);
+            kept.feed_key = kept.secret.clone();
+            (kept.old_secret, kept.older_secrets) = (None, Vec::new());
         }
         kept
     }
@@ -190,7 +191,8 @@ impl Webhooks {
     /// # Errors
     /// The server did not answer in time, so that it may be written; it refused; or there is no room for a new one.
     pub async fn write(&self, webhook: &StoredWebhook, revision: u64) -> Result<bool, Error> {
-        let headers = conditions(Some(revision), webhook.deleted.then_some(DELETED_KEPT));
+        let lasts = if webhook.deleted { self.0.control_space().mark_lasts() } else { None };
+        let headers = conditions(Some(revision), lasts);
         let key = entry_of(webhook.webhook.tenant.as_str(), webhook.webhook.id.as_str());
         let (subject, body) = (self.0.names().key("control", &key), json(&webhook.kept()));
         if revision == 0 {
@@ -310,5 +312,7 @@ mod tests {
         let kept = StoredWebhook { deleted: true, ..webhook.clone() }.kept().webhook;
         assert_eq!((kept.id, kept.created_at), (webhook.webhook.id, webhook.webhook.created_at));
         assert!(kept.url.is_empty() && [kept.events, kept.types, kept.queues].concat().is_empty());
+        let signs = StoredWebhook { deleted: true, ..stored(Some(1)) }.kept().keys(second(0));
+        assert_eq!(signs, [[0; 32]], "no secret is kept");
     }
 }

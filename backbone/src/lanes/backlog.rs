@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_nats::jetstream::stream::Info;
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::DeferReason;
 use longshore_domain::{JobType, Lane, Queue, QueueLane, Tenant, Timestamp};
@@ -235,10 +236,9 @@ impl Backbone {
         tenant: Option<&Tenant>,
     ) -> Result<LaneBacklog, Error> {
         let stream = self.names().lane_stream(queue, lane);
-        let state = self.stream_info(&stream).await?.state;
-        if state.messages == 0 {
-            return Ok(LaneBacklog::default());
-        }
+        // A lane that is missing has no jobs: it must not keep those of all others from being counted.
+        let found = self.stream_info_if_any(&stream).await?.filter(|found| found.state.messages > 0);
+        let Some(Info { state, .. }) = found else { return Ok(LaneBacklog::default()) };
         let filter = match (tenant, lane) {
             (None, _) => ">".to_owned(),
             (tenant, QueueLane::Of(priority)) => self.names().jobs_where(tenant, &Lane::new(queue, priority), None),

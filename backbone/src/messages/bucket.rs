@@ -56,8 +56,9 @@ impl Backbone {
         request::publish(self.control(), self.names().key(bucket, key), headers, request::json(value)).await
     }
 
-    /// Removes what stands under a key. For that long the server keeps the note that it was removed.
-    pub(crate) async fn remove_entry(&self, bucket: &str, key: &str, noted: Duration) -> Result<(), Error> {
+    /// Removes what stands under a key. For that long the server keeps the note that it was removed; without that, for
+    /// good.
+    pub(crate) async fn remove_entry(&self, bucket: &str, key: &str, noted: Option<Duration>) -> Result<(), Error> {
         let (subject, headers) = (self.names().key(bucket, key), request::removal(None, noted));
         request::publish(self.control(), subject, headers, Bytes::new()).await.map(drop)
     }

@@ -64,7 +64,7 @@ pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
     Ok(all)
 }
 
-/// Headers as text; the error names the first header that is none, if it has a name.
+/// Headers as text; the error names the first header that is none, or its line if it has no name.
 fn text(headers: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(headers).map_err(|error| {
         let before = &headers[..error.valid_up_to()];
@@ -72,7 +72,7 @@ fn text(headers: &[u8]) -> Result<&str, String> {
         let name = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':')).map(|(name, _)| name);
         match name.filter(|name| HeaderName::from_str(name).is_ok()) {
             Some(name) => format!("{name} is not UTF-8"),
-            None => "are not UTF-8".to_owned(),
+            None => format!("line {} is not UTF-8", 1 + before.iter().filter(|byte| **byte == b'\n').count()),
         }
     })
 }

@@ -56,9 +56,11 @@ pub(crate) fn conditions(expected: Option<u64>, lasts: Option<Duration>) -> Head
     headers
 }
 
-/// The headers of an empty write that removes a key of a bucket, and is itself stored for so long.
-pub(crate) fn removal(expected: Option<u64>, lasts: Duration) -> HeaderMap {
-    let mut headers = conditions(expected, Some(lasts));
+/// The headers of an empty write that removes a key of a bucket, and is itself stored for so long; without that, for
+/// good. A server that was killed may bring back what was stored under the key before, once this write has expired
+/// (nats-server #8505).
+pub(crate) fn removal(expected: Option<u64>, lasts: Option<Duration>) -> HeaderMap {
+    let mut headers = conditions(expected, lasts);
     headers.insert("KV-Operation", "DEL");
     headers
 }

@@ -146,7 +146,7 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn forget_cancel(&self, tenant: &Tenant, run_id: &RunId) -> Result<(), Error> {
-        self.remove_entry("control", &entry_of(tenant, run_id), Duration::from_secs(1)).await
+        self.remove_entry("control", &entry_of(tenant, run_id), Some(Duration::from_secs(1))).await
     }
 
     /// Every run that is being cancelled, as the bucket's leader has it.

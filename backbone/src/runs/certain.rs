@@ -53,7 +53,7 @@ impl Backbone {
     pub(crate) async fn latest_for_certain(&self, bucket: &str, subject: &str) -> Result<Option<Stored>, Error> {
         let (stream, mark) = (self.names().bucket_stream(bucket), self.names().key(bucket, MARK));
         // As a key that is deleted, for readers of the bucket.
-        let headers = request::removal(None, MARK_KEPT);
+        let headers = request::removal(None, Some(MARK_KEPT));
         let stored = request::publish(self.client(), mark.clone(), headers, Bytes::new()).await?.seq;
         let query = format!(r#""multi_last":["{mark}","{subject}"]"#);
         for _ in 0..TRIES {

@@ -121,7 +121,7 @@ impl Backbone {
     /// The server did not confirm it, or refused because the revision is another by now.
     pub async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error> {
         let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(tenant, run));
-        let headers = request::removal(Some(revision), Duration::from_secs(1));
+        let headers = request::removal(Some(revision), Some(Duration::from_secs(1)));
         let removed = request::publish(self.client(), subject.clone(), headers, Bytes::new()).await?.seq;
         for _ in 0..GONE_WITHIN {
             tokio::time::sleep(Duration::from_millis(100)).await;

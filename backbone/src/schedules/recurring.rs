@@ -3,7 +3,7 @@
 //! A tick is a schedule of the server without a job: one for each recurring schedule, which a later one replaces. The
 //! object alone says what is due, so a tick that is lost, late or fired twice costs nothing but time.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -20,8 +20,6 @@ use crate::wire::recurring::Recurring;
 const BUCKET: &str = "schedules";
 /// The largest schedule, in bytes, its job included: it is written twice for each firing.
 pub const SCHEDULE_MAX: usize = 64 * 1024;
-/// How long the mark of a removed schedule stays: a page of a list is read sooner.
-const MARK_KEPT: Duration = Duration::from_secs(60);
 
 /// A schedule as it was found.
 #[derive(Debug, Clone)]
@@ -70,18 +68,20 @@ impl Backbone {
         Ok(self.found(self.latest_for_certain(BUCKET, &subject).await?))
     }
 
+    /// Whether there is room for a schedule that is new. A firing makes its schedule longer: new ones leave room for that.
+    pub fn has_room_for(&self, schedule: &Recurring) -> bool {
+        let subject = self.recurring_key(&schedule.tenant, schedule.id());
+        self.0.schedules_space.count(&subject, &json(schedule)).is_ok()
+    }
+
     /// Writes a schedule if its revision is still `expected`. Its token must be its writer's own: if an answer is lost,
     /// it shows whose write is stored.
     ///
     /// # Errors
     /// The server did not answer; the schedule may have been written.
     pub async fn write_recurring(&self, schedule: &Recurring, expected: u64) -> Result<Put, Error> {
-        let (subject, body) = (self.recurring_key(&schedule.tenant, schedule.id()), json(schedule));
-        // A firing makes its schedule longer: new ones leave room for that.
-        if expected == 0 && self.0.schedules_space.count(&subject, &body).is_err() {
-            return Ok(Put::Full);
-        }
-        let written = self.write_key(subject, conditions(Some(expected), None), body).await?;
+        let subject = self.recurring_key(&schedule.tenant, schedule.id());
+        let written = self.write_key(subject, conditions(Some(expected), None), json(schedule)).await?;
         if written != Put::Lost {
             return Ok(written);
         }
@@ -96,7 +96,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer; the schedule may have been removed.
     pub async fn remove_recurring(&self, tenant: &Tenant, id: &ScheduleId, expected: u64) -> Result<Put, Error> {
-        let headers = removal(Some(expected), MARK_KEPT);
+        let headers = removal(Some(expected), self.0.schedules_space.mark_lasts());
         self.write_key(self.recurring_key(tenant, id), headers, Bytes::new()).await
     }
 

@@ -15,6 +15,7 @@ use crate::connection::link::Link;
 use crate::connection::refusals;
 use crate::error::Error;
 use crate::messages::refusal::{self, Refusal};
+use crate::streams::provision;
 
 /// How long one answer may take.
 const WITHIN: Duration = Duration::from_secs(2);
@@ -129,6 +130,15 @@ impl Backbone {
     pub(crate) async fn stream_info(&self, name: &str) -> Result<Info, Error> {
         let failed = |error| Error::Read { subject: name.to_owned(), source: Box::new(error) };
         Ok(self.jetstream().get_stream(name).await.map_err(failed)?.cached_info().clone())
+    }
+
+    /// The same; `None`: there is no such stream.
+    pub(crate) async fn stream_info_if_any(&self, name: &str) -> Result<Option<Info>, Error> {
+        match self.jetstream().get_stream(name).await {
+            Ok(found) => Ok(Some(found.cached_info().clone())),
+            Err(error) if provision::is_missing(&error.kind()) => Ok(None),
+            Err(error) => Err(Error::Read { subject: name.to_owned(), source: Box::new(error) }),
+        }
     }
 }
 

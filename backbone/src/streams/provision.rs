@@ -11,7 +11,8 @@ use async_nats::jetstream::context::{
 };
 use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode};
-use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
+use futures_util::future::join_all;
+use futures_util::{Stream as Streamed, StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use longshore_domain::{Queue, QueueLane};
 
 use crate::clock::now;
@@ -33,6 +34,8 @@ const ASK_AGAIN_AFTER: [Duration; 3] = [Duration::from_millis(250), Duration::fr
 const AT_ONCE: usize = 8;
 /// A stream that is still not as wanted after so many updates is set by another program as well.
 const UPDATES: usize = 5;
+/// How long taking back the lanes of a queue may take: a node may lack the right to that, and gets no answer then.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Errors that pass by themselves: no leader, no quorum, servers that have not joined yet, or whose storage is not
 /// known yet.
@@ -68,14 +71,16 @@ pub(crate) async fn everything<'a>(
     let had_jobs = retry_until(until, "the run records", || is_any(js, &records, |last| last > 0)).await?;
     let mut wanted: Vec<WantedStream> = wanted::common(ground).map(|stream| begins_late(stream, had_jobs)).collect();
     for queue in queues {
-        wanted.extend(lanes(js, ground, queue, false, until).await?);
+        wanted.extend(lanes(js, ground, queue, false, until).await?.0);
     }
     // One more is in the server's memory.
     let needed = wanted.len() + 1;
-    bring_all_about(js, wanted, storage.allow_shrink, until).await.map_err(|error| match error {
-        Error::NoStreamLeft { stream, .. } => Error::NoStreamLeft { stream, needed },
-        error => error,
-    })?;
+    bring_about_each(js, wanted, storage.allow_shrink, until).try_collect::<()>().await.map_err(
+        |error| match error {
+            Error::NoStreamLeft { stream, .. } => Error::NoStreamLeft { stream, needed },
+            error => error,
+        },
+    )?;
     if !is_marked {
         retry_until(until, format, || format::mark(js, names)).await?;
     }
@@ -89,7 +94,7 @@ pub(crate) async fn everything<'a>(
     Ok(had_jobs)
 }
 
-/// The lanes of a queue, which was perhaps declared `again`.
+/// The lanes of a queue, which was perhaps declared `again`. Of a new one there are all in the end, or none.
 pub(crate) async fn queue(
     js: &Context,
     ground: Ground<'_>,
@@ -98,20 +103,40 @@ pub(crate) async fn queue(
     within: Duration,
 ) -> Result<(), Error> {
     let until = Instant::now() + within;
-    bring_all_about(js, lanes(js, ground, queue, again, until).await?, ground.storage.allow_shrink, until).await
+    let (wanted, were_there) = lanes(js, ground, queue, again, until).await?;
+    let names: Vec<String> = wanted.iter().map(WantedStream::name).map(ToOwned::to_owned).collect();
+    // Each to its end: what is still being made could not be taken back.
+    let each = bring_about_each(js, wanted, ground.storage.allow_shrink, until).collect::<Vec<_>>().await;
+    let made: Result<(), Error> = each.into_iter().collect();
+    if made.is_err() && !were_there {
+        let taken_back = join_all(names.iter().map(|name| take_back(js, name)));
+        let _ = tokio::time::timeout(TAKEN_BACK_WITHIN, taken_back).await;
+    }
+    made
 }
 
-/// The lanes of a queue. One that is missing beside others, or of a queue that is declared `again`, was deleted.
+/// Deletes a lane that was made in vain, as it would keep its room; one that has jobs stays.
+async fn take_back(js: &Context, name: &str) {
+    let found = js.get_stream(name).await;
+    if found.is_ok_and(|found| found.cached_info().state.messages == 0)
+        && let Err(error) = js.delete_stream(name).await
+    {
+        tracing::debug!("stream {name} was made in vain and stays: {error}");
+    }
+}
+
+/// The lanes of a queue, and whether it had any. One that is missing beside others, or of a queue that is declared
+/// `again`, was deleted.
 async fn lanes(
     js: &Context,
     ground: Ground<'_>,
     queue: &Queue,
     again: bool,
     until: Instant,
-) -> Result<Vec<WantedStream>, Error> {
+) -> Result<(Vec<WantedStream>, bool), Error> {
     let streams = QueueLane::all().map(|lane| ground.names.lane_stream(queue, lane)).collect::<Vec<_>>();
     let were_there = again || retry_until(until, "the lanes", || is_any(js, &streams, |_| true)).await?;
-    Ok(wanted::lanes(ground, queue).map(|lane| begins_late(lane, were_there)).collect())
+    Ok((wanted::lanes(ground, queue).map(|lane| begins_late(lane, were_there)).collect(), were_there))
 }
 
 /// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
@@ -143,14 +168,14 @@ async fn last_sequence(js: &Context, name: &str) -> Result<Option<u64>, Error> {
     }
 }
 
-async fn bring_all_about(
+fn bring_about_each(
     js: &Context,
     wanted: Vec<WantedStream>,
     allow_shrink: bool,
     until: Instant,
-) -> Result<(), Error> {
-    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, allow_shrink, until));
-    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await
+) -> impl Streamed<Item = Result<(), Error>> {
+    let each = wanted.into_iter().map(move |wanted| bring_about(js, wanted, allow_shrink, until));
+    futures_util::stream::iter(each).buffer_unordered(AT_ONCE)
 }
 
 async fn bring_about(js: &Context, wanted: WantedStream, allow_shrink: bool, until: Instant) -> Result<(), Error> {
@@ -292,7 +317,7 @@ fn passes(error: &Error) -> bool {
     })
 }
 
-fn is_missing(kind: &GetStreamErrorKind) -> bool {
+pub(crate) fn is_missing(kind: &GetStreamErrorKind) -> bool {
     matches!(kind, GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 

@@ -227,14 +227,28 @@ fn an_end_is_written_until_it_is_answered() {
 
 #[test]
 fn the_end_of_a_run_that_was_cancelled_meanwhile_is_published_instead() {
-    let mut scene = Scene::new();
-    let mut running = scene.runs_claimed();
-    running.attempt_state.published = running.attempt_state.published.after_live(2, true);
-    scene.server.before_write(|server| server.changes(RUN, |run| run.settle(Settlement::Cancel, at(10))));
-    let sent = scene.ends(running, completed());
-    let ends = ["log cancelled", "ack 7", "forget steps of main-p5-7"];
-    assert_eq!(sent, ends, "live it was published by who cancelled");
+    let ends_cancelled = |lost: Option<u32>| {
+        let mut scene = Scene::new();
+        let mut running = scene.runs_claimed();
+        running.attempt_state.published = running.attempt_state.published.after_live(2, true);
+        scene.server.before_write(|server| server.changes(RUN, |run| run.settle(Settlement::Cancel, at(10))));
+        if let Some(call) = lost {
+            scene.server.breaks(call, Fault::Lost);
+        }
+        (scene.ends(running, completed()), scene)
+    };
+    let (sent, scene) = ends_cancelled(None);
+    let forgets = "forget steps of main-p5-7";
+    assert_eq!(sent, ["log cancelled", "ack 7", forgets], "live it was published by who cancelled");
     assert_eq!(scene.node.metrics.fenced.get(), 0);
+    for call in 0.. {
+        let (sent, scene) = ends_cancelled(Some(call));
+        if !scene.server.is_broken() {
+            assert!(call > 2, "{sent:?}");
+            break;
+        }
+        assert!(sent.iter().any(|sent| sent == forgets), "call {call}: {sent:?}");
+    }
 }
 
 #[test]

@@ -290,10 +290,13 @@ impl Facts {
             summary.push(format!("It had been put off at {at}: {}.", awaited(reason)));
         }
         if record.state == RunState::Dead.into() {
-            summary.push(format!(
-                "longshore dlq get {0} shows its job; longshore dlq replay {0} runs it again.",
-                record.run_id
-            ));
+            summary.push(match record.erased_at {
+                Some(at) => format!("It was erased at {at}: its job is gone."),
+                None => format!(
+                    "longshore dlq get {0} shows its job; longshore dlq replay {0} runs it again.",
+                    record.run_id
+                ),
+            });
         }
         summary
     }
@@ -364,6 +367,9 @@ fn awaited(reason: &str) -> String {
 }
 
 fn said(error: &RunError) -> String {
+    if error.message.is_empty() {
+        return error.kind.to_string();
+    }
     format!("{}: {}", error.kind, cut(&error.message, ERROR))
 }
 

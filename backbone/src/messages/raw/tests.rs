@@ -27,7 +27,7 @@ const BAD: &[(&[u8], &str)] = &[
     (b"NATS/1.0\r\nA: b\rc\r\n\r\n", "headers: A has a carriage return in its value"),
     (b"NATS/1.0\r\nA: b\r\n c\rd\r\n\r\n", "headers: A has a carriage return in its value"),
     (b"NATS/1.0\r\nA: \xff\xfe\r\n\r\n", "headers: A is not UTF-8"),
-    (b"NATS/1.0\r\n\xe4: b\r\n\r\n", "headers: are not UTF-8"),
+    (b"NATS/1.0\r\n\xe4: b\r\n\r\n", "headers: line 2 is not UTF-8"),
     (b"NATS/1.0\r\nno colon\r\n\r\n", "headers: line 2 has no colon"),
     (b"NATS/1.0\r\nA b\xc2\xa0: c\r\n\r\n", "headers: line 2 has a name that is not valid"),
     (b"NATS/1.0\r\nA: b\r\n\r\nmore\r\n\r\n", "headers: line 4 has no colon"),

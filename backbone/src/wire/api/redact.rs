@@ -6,6 +6,7 @@ use longshore_domain::JobType;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::wire::header::then;
 use crate::wire::json::Object;
 
 /// Fields that are a payload, a result, or their bytes.
@@ -44,8 +45,12 @@ fn without(value: &RawValue, hides: &dyn Fn(&JobType) -> bool) -> Option<Box<Raw
             }
             let is_redacted = fields.len() < named;
             let own = fields.iter().filter(|(name, _)| !FOREIGN.contains(&name.as_str()));
+            let headers = fields.get_key_value("headers").and_then(|(name, value)| {
+                let shorter = headers_without(value, hides)?;
+                Some((name.clone(), shorter))
+            });
             let shorter: Vec<_> =
-                own.filter_map(|(name, value)| Some((name.clone(), without(value, hides)?))).collect();
+                own.filter_map(|(name, value)| Some((name.clone(), without(value, hides)?))).chain(headers).collect();
             (is_redacted || !shorter.is_empty()).then_some(())?;
             fields.extend(shorter.iter().map(|(name, value)| (name.clone(), &**value)));
             let redacted = is_redacted.then(|| to_raw_value(&true)).transpose().ok()?;
@@ -54,6 +59,14 @@ fn without(value: &RawValue, hides: &dyn Fn(&JobType) -> bool) -> Option<Box<Raw
         }
         _ => None,
     }
+}
+
+/// The headers without them: one holds the job that follows.
+fn headers_without(headers: &RawValue, hides: &dyn Fn(&JobType) -> bool) -> Option<Box<RawValue>> {
+    let mut all: BTreeMap<String, String> = serde_json::from_str(headers.get()).ok()?;
+    let follows = all.get_mut(then::NAME)?;
+    *follows = without(serde_json::from_str(follows).ok()?, hides)?.get().to_owned();
+    to_raw_value(&all).ok()
 }
 
 #[cfg(test)]
@@ -75,12 +88,17 @@ mod tests {
                 r#"{"runs":[{"type":"card","payload":1},{"type":"other","result":1.50}],"cursor":"c"}"#,
                 r#"{"cursor":"c","runs":[{"redacted":true,"type":"card"},{"type":"other","result":1.50}]}"#,
             ),
+            (
+                r#"{"headers":{"A":"{","Longshore-Then":"{\"type\":\"card\",\"payload\":1}"},"payload":2,"type":"other"}"#,
+                r#"{"headers":{"A":"{","Longshore-Then":"{\"redacted\":true,\"type\":\"card\"}"},"payload":2,"type":"other"}"#,
+            ),
         ] {
             assert_eq!(redacted(whole).as_deref(), Some(without));
         }
         for stays in [
             r#"{"type":"other","result":{"type":"card","result":12345678901234567890.10}}"#,
             r#"{"type":"card","state":"running"}"#,
+            r#"{"headers":{"Longshore-Then":"{\"type\":\"other\",\"payload\":1}"},"type":"other"}"#,
             r#"{"runs":[],"n":[1,"a",null]}"#,
         ] {
             assert_eq!(redacted(stays), None);

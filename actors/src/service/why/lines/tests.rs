@@ -193,4 +193,9 @@ fn without_the_log_the_record_is_enough() {
     assert_eq!(summary[0], "It failed for good at the first attempt: permanent: no such address.");
     assert_eq!(summary[1], "From being enqueued to its end it took 4.0 s, of which it ran 2.0 s.");
     assert!(summary[2].contains("longshore dlq replay main-p5-7"), "{summary:?}");
+    let error = json!({"kind": "permanent", "message": ""});
+    let erased = json!({"attempt": 1, "ended_at": at("00:04"), "error": error, "erased_at": at("00:05")});
+    let summary = self::facts("dead", &erased, &[]).summary();
+    assert_eq!(summary[0], "It failed for good at the first attempt: permanent.");
+    assert_eq!(summary[2], "It was erased at 2026-11-21T12:00:05.000Z: its job is gone.");
 }
