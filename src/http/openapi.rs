@@ -464,6 +464,7 @@ mod tests {
     use axum::body::Body;
     use axum::http::{Request, header};
     use longshore_backbone::wire::api::ENDPOINTS;
+    use tokio_util::sync::CancellationToken;
     use tower_service::Service as _;
 
     use super::super::gateway::body::Bodies;
@@ -489,6 +490,7 @@ mod tests {
             jwt: None,
             node: Arc::default(),
             doctor: Arc::default(),
+            ends: CancellationToken::new(),
         };
         let mut router = router(&guard, &Bodies::new(1));
         let whole = whole();

@@ -7,6 +7,7 @@ use axum::routing::get;
 use longshore_harness::http;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::*;
 
@@ -19,7 +20,7 @@ async fn served() -> (SocketAddr, tokio::task::JoinHandle<()>) {
         .route("/broken", get(|| async { panic!("a broken page") as &'static str }))
         .route("/large", get(|| async { "x".repeat(64 << 20) }));
     let task = tokio::spawn(async move {
-        connections::serve(&listener, None, router).await;
+        connections::serve(&listener, None, router, &CancellationToken::new()).await;
     });
     (address, task)
 }
@@ -92,6 +93,35 @@ async fn a_page_that_panics_costs_its_own_connection() {
     let (address, _task) = served().await;
     assert!(http::get(address, "/broken").await.is_err());
     is_answered(address).await;
+}
+
+/// A connection that nobody asks over ends; whoever is being answered, and whoever comes until then, has an answer.
+#[tokio::test]
+async fn a_listener_that_ends_answers_first() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, ends, [begun, gate]) =
+        (listener.local_addr().unwrap(), CancellationToken::new(), [(); 2].map(|()| Arc::new(Notify::new())));
+    let (begins, opens, end) = (Arc::clone(&begun), Arc::clone(&gate), ends.clone());
+    let slow = get(move || async move {
+        begins.notify_one();
+        opens.notified().await;
+        "slow"
+    });
+    let router = Router::new().route("/small", get(|| async { "small" })).route("/slow", slow);
+    let served = tokio::spawn(async move { connections::serve(&listener, None, router, &end).await });
+    let asked = tokio::spawn(http::get(address, "/slow"));
+    begun.notified().await;
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    idle.read_exact(&mut [0; 64]).await.unwrap();
+
+    ends.cancel();
+    is_cut(idle).await;
+    is_answered(address).await;
+    assert!(!served.is_finished(), "one has no answer yet");
+    gate.notify_one();
+    assert_eq!(asked.await.unwrap().unwrap().body, "slow");
+    served.await.unwrap();
 }
 
 /// By its one host a request is judged: that of an absolute target before the header's (RFC 9112, 3.2.2).

@@ -25,6 +25,8 @@ use crate::http::problem::{Answered, of_http};
 
 /// How long a line waits for others that come with it.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
+/// The last answer to lines that come while the node ends.
+const ENDS: &str = "the node ends, and reads no more; send to another what has no answer";
 /// The fields of `submit` that are no parameters of `POST /v1/jobs/<type>`.
 pub(in crate::http) const NO_PARAMETERS: [&str; 6] =
     ["type", "payload", "payload_base64", "headers", "debounce", "then"];
@@ -289,7 +291,13 @@ impl Slices {
                     rest.clear();
                 }
                 looked_at = rest.len();
-                let next = body::next(&mut pieces);
+                let next = async {
+                    tokio::select! {
+                        biased;
+                        () = self.gateway.guard.ends.cancelled() => Some(Err(ApiError::unavailable(ENDS))),
+                        piece = body::next(&mut pieces) => piece,
+                    }
+                };
                 let piece = match until {
                     Some(until) => match timeout_at(until, next).await {
                         Ok(piece) => piece,
