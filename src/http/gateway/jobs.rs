@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -25,8 +25,6 @@ use crate::http::problem::{Answered, of_http};
 
 /// How long a line waits for others that come with it.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
-/// The last answer to lines that come while the node ends.
-const ENDS: &str = "the node ends, and reads no more; send to another what has no answer";
 /// The fields of `submit` that are no parameters of `POST /v1/jobs/<type>`.
 pub(in crate::http) const NO_PARAMETERS: [&str; 6] =
     ["type", "payload", "payload_base64", "headers", "debounce", "then"];
@@ -291,13 +289,7 @@ impl Slices {
                     rest.clear();
                 }
                 looked_at = rest.len();
-                let next = async {
-                    tokio::select! {
-                        biased;
-                        () = self.gateway.guard.ends.cancelled() => Some(Err(ApiError::unavailable(ENDS))),
-                        piece = body::next(&mut pieces) => piece,
-                    }
-                };
+                let next = self.next(&mut pieces);
                 let piece = match until {
                     Some(until) => match timeout_at(until, next).await {
                         Ok(piece) => piece,
@@ -328,6 +320,13 @@ impl Slices {
                 return;
             }
         }
+    }
+
+    /// The next piece of the body, until the node ends.
+    async fn next(&self, pieces: &mut BodyDataStream) -> Option<Result<Bytes, ApiError>> {
+        let ends = &self.gateway.guard.ends;
+        let ended = || Some(Err(ApiError::unavailable("the node ends, and reads no more; send the rest to another")));
+        ends.run_until_cancelled(body::next(pieces)).await.unwrap_or_else(ended)
     }
 
     /// Submits lines; `false`: nobody reads the answers any more.
