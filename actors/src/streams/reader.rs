@@ -146,7 +146,7 @@ impl EventStream {
 
     async fn listen(&self) -> Result<(u64, Heard), ApiError> {
         let heard = self.streams.table.listen(self.interest.clone()).await;
-        heard.ok_or_else(|| ApiError::unavailable("the node's reader of the event log was started again; ask again"))
+        heard.ok_or_else(|| ApiError::unavailable("the event log cannot be read just now; ask again"))
     }
 
     /// What comes next; `None`: the stream is over. A call that is dropped before it returns loses nothing.
