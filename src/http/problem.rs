@@ -48,7 +48,7 @@ pub(super) fn problem(error: ApiError) -> Response {
         "title": status.canonical_reason().unwrap_or_default(),
         "status": status.as_u16(),
         "code": error.error,
-        "detail": error.message,
+        "detail": detail(&error),
         "request_id": request_id,
         "run_id": run_id.as_ref().map(RunId::as_str),
         "trace_id": trace_id,
@@ -72,6 +72,11 @@ pub(super) fn problem(error: ApiError) -> Response {
     answer
 }
 
+/// What a client reads of an error: what NATS said, with its subjects, is for the log alone.
+pub(super) fn detail(error: &ApiError) -> &str {
+    if error.is_of_nats { "NATS does not answer, or refuses; the node's log says more" } else { &error.message }
+}
+
 /// The field that the message begins with, as a JSON pointer, and the rest: `set.tags: …` is about `/set/tags`.
 fn field(message: &str) -> Option<(String, &str)> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '[' | ']');
@@ -84,6 +89,9 @@ fn field(message: &str) -> Option<(String, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use longshore_backbone::Error;
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -99,6 +107,16 @@ mod tests {
         ] {
             assert_eq!(field(message).map(|(pointer, _)| pointer).as_deref(), pointer, "{message}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_nats_said_is_not_for_clients() {
+        let error = Error::Read { subject: "$KV.longshore_keys.a".to_owned(), source: "no".into() };
+        let error = ApiError::from(error);
+        assert!(error.message.contains("$KV"), "{error}");
+        let body = axum::body::to_bytes(problem(error).into_body(), 1_024).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert!(body["status"] == 503 && body["detail"].as_str().unwrap().starts_with("NATS does not"), "{body}");
     }
 
     #[test]

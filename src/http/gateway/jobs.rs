@@ -21,7 +21,7 @@ use super::body::{self, media_type};
 use super::conditions::unconditional;
 use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, unreadable, variables};
-use crate::http::problem::{Answered, of_http};
+use crate::http::problem::{Answered, detail, of_http};
 
 /// How long a line waits for others that come with it.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
@@ -375,7 +375,8 @@ fn too_long() -> ApiError {
 }
 
 fn line_of(error: &ApiError) -> String {
-    serde_json::to_string(error).unwrap_or_default()
+    let said = ApiError { message: detail(error).to_owned(), ..error.clone() };
+    serde_json::to_string(&said).unwrap_or_default()
 }
 
 #[cfg(test)]
