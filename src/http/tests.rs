@@ -146,6 +146,16 @@ async fn a_request_names_one_host() {
 }
 
 #[tokio::test]
+async fn who_asks_an_endpoint_that_is_not_there_reads_which_are() {
+    let server = Server::start(&at(Listen::AtOrFree("127.0.0.1:0".parse().unwrap()))).await.unwrap().unwrap();
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    stream.write_all(b"POST /v1/api/runs.got HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.0 404") && answer.contains(", runs.get, "), "{answer}");
+}
+
+#[tokio::test]
 async fn a_port_that_is_taken_is_an_error_if_it_was_set_and_else_gives_way() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
