@@ -245,7 +245,8 @@ fn raise_limit_of_files() {
 /// Serves until it is to end. The socket stays open over a death, so that the port cannot be lost.
 async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, guard: Guard, bodies: Bodies) {
     loop {
-        let served = AssertUnwindSafe(connections::serve(&listener, tls.as_deref(), router(&guard, &bodies), &guard.ends));
+        let served =
+            AssertUnwindSafe(connections::serve(&listener, tls.as_deref(), router(&guard, &bodies), &guard.ends));
         // The panic hook has said why.
         if served.catch_unwind().await.is_ok() {
             return;

@@ -183,8 +183,11 @@ impl Document {
         let record = self.generator.subschema_for::<api::Record>().to_value();
         let of_one = |more: &[&Value]| {
             let any: Vec<&Value> = [&taken, &record].into_iter().chain(more.iter().copied()).collect();
-            let mut answers =
-                vec![(200, json_answer(&json!({"anyOf": any}))), (201, json_answer(&taken)), (202, json_answer(&record))];
+            let mut answers = vec![
+                (200, json_answer(&json!({"anyOf": any}))),
+                (201, json_answer(&taken)),
+                (202, json_answer(&record)),
+            ];
             for (status, answer) in &mut answers {
                 has_headers(answer, if *status == 201 { &["Location"] } else { &["Location", "Preference-Applied"] });
             }
@@ -318,7 +321,9 @@ impl Document {
         for (status, mut answer) in answers {
             answer["headers"]["X-Request-Id"] = json!({"$ref": "#/components/headers/RequestId"});
             // Only what a tenant asks for.
-            for name in ["RateLimit", "RateLimit-Policy"].into_iter().filter(|_| needs.is_some() && path != "/v1/doctor") {
+            for name in
+                ["RateLimit", "RateLimit-Policy"].into_iter().filter(|_| needs.is_some() && path != "/v1/doctor")
+            {
                 answer["headers"][name] = json!({"$ref": format!("#/components/headers/{name}")});
             }
             responses.insert(status.to_string(), answer);

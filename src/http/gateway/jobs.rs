@@ -169,7 +169,14 @@ impl Prefer {
     fn of(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();
         let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-        for one in values.flat_map(|value| value.split(',')) {
+        let parts = values.flat_map(|value| {
+            let mut is_quoted = false;
+            value.split(move |sign| {
+                is_quoted ^= sign == '"';
+                sign == ',' && !is_quoted
+            })
+        });
+        for one in parts {
             let one = one.split(';').next().unwrap_or_default();
             let (name, value) = one.split_once('=').unwrap_or((one, ""));
             match name.trim().to_ascii_lowercase().as_str() {
@@ -412,6 +419,7 @@ mod tests {
             ("respond-async", None, true, "respond-async"),
             ("handling=lenient; wait=7", None, false, ""),
             ("wait=-1", None, false, ""),
+            ("x=\"a,wait=0\", wait=2", Some(2), false, "wait=2"),
         ] {
             let prefer = Prefer::of(&headers("prefer", value));
             assert_eq!(prefer, Prefer { wait, respond_async }, "{value}");
