@@ -138,7 +138,9 @@ impl Server {
         }
         if let Some(tls) = tls {
             let ends = ends.clone();
-            tasks.spawn(async move { drop(ends.run_until_cancelled(tls.follow()).await) });
+            tasks.spawn(async move {
+                let _ = ends.run_until_cancelled(tls.follow()).await;
+            });
         }
         Ok(Some(Self { address, is_tls, node, doctor, ends, tasks }))
     }
