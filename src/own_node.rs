@@ -189,6 +189,11 @@ impl RunningNode {
     /// # Errors
     /// Not everything was confirmed in time.
     pub async fn drain(self) -> Result<(), RunError> {
-        Ok(self.node.drain().await?)
+        let drained = self.node.drain().await;
+        #[cfg(feature = "http")]
+        if let Some(http) = self.http {
+            http.end().await;
+        }
+        Ok(drained?)
     }
 }

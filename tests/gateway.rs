@@ -8,7 +8,7 @@ use longshore_harness::{Node, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::http::on_a_free_port;
 use crate::{served_by, workers, world};
@@ -102,6 +102,33 @@ async fn every_endpoint_is_asked_over_http() {
     assert_eq!(nodes.body["nodes"].as_array().map(Vec::len), Some(1), "{}", nodes.body);
     let acme = ask(&node, "/v1/api/runs.get?tenant=acme", &json!({"run_id": taken.body["run_id"]}));
     assert_eq!((acme.status(), &acme.body["code"]), (404, &json!("not_found")), "another tenant's run");
+}
+
+/// While NATS is away nobody waits long for an answer, and it names nothing of NATS.
+#[tokio::test]
+async fn without_nats_requests_are_refused_soon() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let run = ask(&node, "/v1/jobs", &json!({"type": "noop"})).body["run_id"].as_str().unwrap().to_owned();
+    world.server().kill9().await;
+    eventually("a lost connection", Duration::from_secs(30), async || {
+        let ready = head_and_body(&node, "/readyz", &[]).0;
+        if ready.contains("503") { Ok(()) } else { Err(ready) }
+    })
+    .await;
+    let job = r#"{"type":"noop","run_id":"own"}"#;
+    for (path, with) in [
+        (format!("/v1/runs/{run}?wait=1"), vec![]),
+        ("/v1/events".to_owned(), vec![]),
+        ("/v1/jobs".to_owned(), vec![JSON[0], JSON[1], "-d", job]),
+    ] {
+        let asked = Instant::now();
+        let answer = curl(&node, &path, &with);
+        assert_eq!(answer.status(), 503, "{path}: {}", answer.body);
+        assert!(asked.elapsed() < Duration::from_secs(20), "{path}: {:?}", asked.elapsed());
+        let body = answer.body.to_string().to_lowercase();
+        assert!(!body.contains("longshore_") && !body.contains('$'), "{path}: {body}");
+    }
 }
 
 /// What cannot be asked is refused as HTTP has it, and says why.

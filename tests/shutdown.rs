@@ -11,7 +11,10 @@ use longshore_harness::natsd::Signal;
 use longshore_harness::{LiveEvents, Node, Receipt, Reply, World, reads};
 use rustix::process::{Pid, kill_process};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
+use crate::http::on_a_free_port;
 use crate::{WITHIN, rules, served_by, without_node, workers, world};
 
 /// Given running and waiting jobs, when the node is asked to end, then the running jobs end first and no other job
@@ -105,6 +108,62 @@ async fn who_waits_for_a_run_is_answered_before_the_node_ends() {
     let refused = refused.unwrap_err();
     assert!(refused.code == 503 && refused.message.contains("ask again"), "{refused}");
     assert_eq!(record.unwrap().state.to_string(), "completed");
+}
+
+/// Given jobs that come over HTTP, a line each and one by one, when the node is asked to end, then every one that it took
+/// is answered, and the lines end with a refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_submits_over_http_as_the_node_ends_has_an_answer_for_each_job() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/";
+    let mut lines = TcpStream::connect(node.http()).await.unwrap();
+    lines.write_all(format!("{head}x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n").as_bytes()).await.unwrap();
+    let (mut answers, mut lines) = lines.into_split();
+    let sends = tokio::spawn(async move {
+        for number in 0.. {
+            let line = format!("{{\"type\":\"noop\",\"run_id\":\"line-{number}\"}}\n");
+            if lines.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes()).await.is_err() {
+                return number;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        0
+    });
+    let address = node.http();
+    let ones = tokio::spawn(async move {
+        let mut unanswered = Vec::new();
+        for number in 0.. {
+            let Ok(mut one) = TcpStream::connect(address).await else { break };
+            let job = format!("{{\"type\":\"noop\",\"run_id\":\"one-{number}\"}}");
+            let request = format!("{head}json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{job}", job.len());
+            let mut answer = String::new();
+            let asked = one.write_all(request.as_bytes()).await;
+            if asked.is_err() || one.read_to_string(&mut answer).await.is_err() || answer.is_empty() {
+                unanswered.push(number);
+            }
+        }
+        unanswered
+    });
+    let mut said = vec![0; 1 << 16];
+    let read = answers.read(&mut said).await.unwrap();
+    said.truncate(read);
+    node.sigterm();
+    // Its connection may end with a reset, as it does not read all that comes.
+    let _ = answers.read_to_end(&mut said).await;
+    assert_eq!(node.wait_exit(WITHIN).await.code(), Some(0));
+
+    let said = String::from_utf8(said).unwrap();
+    let last = said.lines().rfind(|line| line.starts_with('{')).unwrap();
+    assert!(last.contains("\"code\":503") && last.contains("reads no more"), "{last}");
+    for number in 0..sends.await.unwrap() {
+        let run = format!("line-{number}");
+        let is_answered = said.contains(&format!("\"run_id\":\"{run}\""));
+        assert!(is_answered || world.record(&run).await.is_none(), "{run} was taken and not answered");
+    }
+    for number in ones.await.unwrap() {
+        assert!(world.record(&format!("one-{number}")).await.is_none(), "one-{number} was taken and not answered");
+    }
 }
 
 /// Whether this process, and so each node that it starts, has SIGHUP ignored.

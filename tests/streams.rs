@@ -177,6 +177,13 @@ async fn a_run_is_followed_from_its_beginning_to_its_end() {
         assert_eq!(later, all[3..], "behind that event");
         assert_eq!(answer(node.http(), &path, Some(&end)).await, (204, String::new()));
     }
+    // From an event of the tenant's that came after its end there is nothing more to come, and it need not be waited for.
+    let other = world.publish("noop").json(json!({})).await;
+    let others = Follower::of(first.http(), &format!("/v1/runs/{other}/stream"), None).await.rest().await;
+    let further = Follower::of(first.http(), &path, Some(&others.last().unwrap().id)).await;
+    let further = tokio::time::timeout(Duration::from_secs(15), further.rest()).await.unwrap();
+    assert_eq!(names(&further), ["end"]);
+    assert_eq!(answer(first.http(), &path, Some(&further[0].id)).await.0, 204);
     assert_eq!(answer(first.http(), "/v1/runs/main-p5-99/stream", None).await.0, 404);
     let (status, body) = answer(first.http(), &path, Some("seven")).await;
     assert!(status == 400 && body.contains("Last-Event-ID"), "{status} {body}");

@@ -110,6 +110,10 @@ pub(crate) trait Server: Rules + Destination {
     /// Notes how a run ended, if it has and is a member of a batch.
     async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error>;
     async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
+    /// The same for a client that waits for the answer.
+    async fn write_for_client(&self, run: &Run, expected: u64) -> Result<Written, Error> {
+        self.write_record(run, expected).await
+    }
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error>;
     async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error>;

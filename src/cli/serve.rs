@@ -44,7 +44,7 @@ pub(crate) async fn run(global: &Global, arguments: ServeArguments) -> anyhow::R
         _ = signals.next() => return Ok(Ended::Success),
     };
     if !is_ready(&node, &mut signals).await {
-        return drain(node, &mut signals).await;
+        return drain(node, http, &mut signals).await;
     }
     if let Some(http) = &http {
         http.show(node.observer());
@@ -54,7 +54,7 @@ pub(crate) async fn run(global: &Global, arguments: ServeArguments) -> anyhow::R
         error = node.failed() => failed(error),
         word = signals.next() => {
             tracing::info!(signal = %word, "draining; a second signal ends at once");
-            drain(node, &mut signals).await
+            drain(node, http, &mut signals).await
         }
     }
 }
@@ -78,10 +78,17 @@ fn ready(format: LogFormat, node: &str) -> String {
     }
 }
 
-/// Drains the node; a second signal ends the process at once.
-pub(crate) async fn drain(node: Node, signals: &mut Signals) -> anyhow::Result<Ended> {
+/// Drains the node, and then ends HTTP; a second signal ends the process at once.
+pub(crate) async fn drain(node: Node, http: Option<http::Server>, signals: &mut Signals) -> anyhow::Result<Ended> {
+    let ends = async {
+        let drained = node.drain().await;
+        if let Some(http) = http {
+            http.end().await;
+        }
+        drained
+    };
     tokio::select! {
-        drained = node.drain() => {
+        drained = ends => {
             drained.context("the node did not end cleanly")?;
             Ok(Ended::Success)
         }

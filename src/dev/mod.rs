@@ -109,7 +109,7 @@ pub(crate) async fn run(global: &Global, arguments: DevArguments) -> anyhow::Res
     };
     let ended = match started.transpose().context("the node cannot start")? {
         None => Ok(Ended::Success),
-        Some(node) if !serve::is_ready(&node, &mut signals).await => serve::drain(node, &mut signals).await,
+        Some(node) if !serve::is_ready(&node, &mut signals).await => serve::drain(node, http, &mut signals).await,
         Some(node) => {
             if let Some(http) = &http {
                 http.show(node.observer());
@@ -117,7 +117,7 @@ pub(crate) async fn run(global: &Global, arguments: DevArguments) -> anyhow::Res
             }
             screen.welcome(&welcome(&connection, server.as_ref(), &name, named, http.as_ref()));
             let view = View::new(&screen, &namespace, address(&connection, named));
-            let shown = Shown { client: &client, server: server.as_ref(), view, grace };
+            let shown = Shown { client: &client, server: server.as_ref(), view, grace, http };
             watch(node, shown, &mut signals).await
         }
     };
@@ -179,11 +179,12 @@ struct Shown<'a> {
     view: View<'a>,
     /// How long running jobs have at the end.
     grace: Duration,
+    http: Option<http::Server>,
 }
 
 /// Shows the events until a signal comes or something fails; then drains the node.
 async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyhow::Result<Ended> {
-    let Shown { client, server, mut view, grace } = shown;
+    let Shown { client, server, mut view, grace, http } = shown;
     let all = client.names().events_where(None, None, None, None);
     let mut events = std::pin::pin!(client.subscribe(all).await?);
     let mut picture = tokio::time::interval(PICTURE_EVERY);
@@ -221,7 +222,7 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
             }
         }
     }
-    let mut drained = std::pin::pin!(serve::drain(node, signals));
+    let mut drained = std::pin::pin!(serve::drain(node, http, signals));
     loop {
         tokio::select! {
             ended = &mut drained => return ended,

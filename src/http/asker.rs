@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use longshore_actors::Observer;
 use longshore_backbone::wire::api::{ApiError, Code, CreateKeyRequest, KeyStatus, OPERATOR, Scope, Word};
+use tokio_util::sync::CancellationToken;
 
 use super::jwt::Jwt;
 use super::problem::{Answered, of_http};
@@ -31,6 +32,8 @@ pub(super) struct Guard {
     pub(super) jwt: Option<Arc<Jwt>>,
     pub(super) node: Node,
     pub(super) doctor: doctor::Known,
+    /// Set when the listeners are to end.
+    pub(super) ends: CancellationToken,
 }
 
 #[derive(Clone)]

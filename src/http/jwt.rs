@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http_body_util::Full;
 use hyper::{Request, Uri};
-use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
+use jsonwebtoken::jwk::{AlgorithmParameters, CommonParameters, Jwk, JwkSet, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
 use longshore_backbone::wire::api::{ApiError, KeyStatus, OPERATOR, Scope};
 use longshore_domain::{Tenant, Timestamp};
@@ -211,8 +211,8 @@ impl Jwt {
             }
             (of_url, _) => (of_url?, true),
         };
-        // Keys of kinds that nobody knows here are the provider's for others.
-        let keys = jwk_set(&text)?.into_iter().filter_map(|key| serde_json::from_value(key).ok());
+        // Keys of kinds that nobody knows here, and those for other uses, are the provider's for others.
+        let keys = jwk_set(&text)?.into_iter().filter_map(|key| serde_json::from_value(key).ok()).filter(verifies);
         Ok((JwkSet { keys: keys.collect() }, is_of_url))
     }
 
@@ -222,6 +222,13 @@ impl Jwt {
         let answer = answer.map_err(|error| format!("{url}: {error}"))?;
         if answer.status == 200 { Ok(answer.body) } else { Err(format!("{url}: status {}", answer.status)) }
     }
+}
+
+/// Whether a key is for signatures, as far as it says so (RFC 7517, 4.2 and 4.3).
+fn verifies(key: &Jwk) -> bool {
+    let CommonParameters { public_key_use, key_operations, .. } = &key.common;
+    public_key_use.as_ref().is_none_or(|of| *of == PublicKeyUse::Signature)
+        && key_operations.as_ref().is_none_or(|of| of.contains(&KeyOperations::Verify))
 }
 
 #[cfg(test)]
@@ -293,6 +300,18 @@ mod tests {
         assert!(jwt.key(Some("c")).now_or_never().unwrap().unwrap().is_some());
         jwt.keys.subscribe().wait_for(|keys| !keys.are_being_read).await.unwrap();
         assert!(!counts("c").await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn only_keys_for_signatures_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("jwks.json");
+        let more = ["", r#","use":"sig""#, r#","key_ops":["verify"]"#, r#","use":"enc""#, r#","key_ops":["encrypt"]"#];
+        for (more, counts) in more.into_iter().zip([true, true, true, false, false]) {
+            std::fs::write(&file, set("a").replace(r#","kty""#, &format!(r#"{more},"kty""#))).unwrap();
+            let key = jwt(&file, None).key(Some("a")).await.unwrap();
+            assert_eq!(key.is_some(), counts, "{more}");
+        }
     }
 
     /// Once the provider has answered, the file's keys do not take the place of its own while it answers no more.

@@ -27,6 +27,7 @@ use longshore_backbone::wire::api::ApiError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 mod asker;
 mod base_path;
@@ -79,14 +80,15 @@ pub enum HttpError {
     Tls(#[from] TlsError),
 }
 
-/// The listeners of a node. They end when this is dropped.
+/// The listeners of a node. They end when this is dropped, and what they answer is cut off.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     is_tls: bool,
     node: Node,
     doctor: doctor::Known,
-    _tasks: JoinSet<()>,
+    ends: CancellationToken,
+    tasks: JoinSet<()>,
 }
 
 impl Server {
@@ -127,17 +129,20 @@ impl Server {
         let Some(&(_, address)) = listeners.first() else { return Ok(None) };
         let (node, is_tls, mut tasks) = (Arc::default(), tls.is_some(), JoinSet::new());
         let doctor = doctor::Known::default();
-        let (http, bodies) = (Arc::new(http.clone()), Bodies::new(http.max_body));
+        let (http, bodies, ends) = (Arc::new(http.clone()), Bodies::new(http.max_body), CancellationToken::new());
         let jwt = http.jwt.as_ref().map(Jwt::new);
         for (listener, address) in listeners {
-            let (http, jwt) = (Arc::clone(&http), jwt.clone());
-            let guard = Guard { address, http, jwt, node: Arc::clone(&node), doctor: Arc::clone(&doctor) };
+            let (http, jwt, ends) = (Arc::clone(&http), jwt.clone(), ends.clone());
+            let guard = Guard { address, http, jwt, node: Arc::clone(&node), doctor: Arc::clone(&doctor), ends };
             tasks.spawn(serve(listener, tls.clone(), guard, bodies.clone()));
         }
         if let Some(tls) = tls {
-            tasks.spawn(async move { match tls.follow().await {} });
+            let ends = ends.clone();
+            tasks.spawn(async move {
+                let _ = ends.run_until_cancelled(tls.follow()).await;
+            });
         }
-        Ok(Some(Self { address, is_tls, node, doctor, _tasks: tasks }))
+        Ok(Some(Self { address, is_tls, node, doctor, ends, tasks }))
     }
 
     /// Where it listens: the first address.
@@ -160,6 +165,12 @@ impl Server {
     pub fn examine_by(&self, doctor: Doctor) {
         let _ = self.doctor.set(doctor);
     }
+
+    /// Ends the listeners once everybody is answered, or after five seconds.
+    pub async fn end(mut self) {
+        self.ends.cancel();
+        let _ = tokio::time::timeout(ENDS_WITHIN, async { while self.tasks.join_next().await.is_some() {} }).await;
+    }
 }
 
 /// Reads the files of TLS, as a start does.
@@ -167,6 +178,8 @@ pub(crate) fn check(files: &crate::config::TlsFiles) -> Result<(), TlsError> {
     Tls::read(files).map(drop)
 }
 
+/// How long clients may take over their last answers.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before a listener that died is started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -225,12 +238,15 @@ fn raise_limit_of_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Serves until it is aborted. The socket stays open over a death, so that the port cannot be lost.
+/// Serves until it is to end. The socket stays open over a death, so that the port cannot be lost.
 async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, guard: Guard, bodies: Bodies) {
     loop {
-        let served = AssertUnwindSafe(connections::serve(&listener, tls.as_deref(), router(&guard, &bodies)));
-        // The panic hook has said why. The loop itself never ends.
-        let Err(_) = served.catch_unwind().await;
+        let served =
+            AssertUnwindSafe(connections::serve(&listener, tls.as_deref(), router(&guard, &bodies), &guard.ends));
+        // The panic hook has said why.
+        if served.catch_unwind().await.is_ok() {
+            return;
+        }
         tracing::error!("the HTTP listener died, starting it again");
         if let Some(node) = guard.node.get() {
             node.count_restart("http");

@@ -52,7 +52,11 @@ pub(super) fn document(http: &Http) -> Value {
         "components": {
             "schemas": of.generator.take_definitions(true),
             "responses": {"Problem": problem()},
-            "headers": {"RequestId": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}},
+            "headers": {
+                "RequestId": {"description": "The client's own, or a new one.", "schema": {"type": "string"}},
+                "RateLimit": {"description": "What is left of the tenant's limit, if it has one.", "schema": {"type": "string"}},
+                "RateLimit-Policy": {"description": "That limit.", "schema": {"type": "string"}},
+            },
         },
     });
     if http.auth == Auth::Keys {
@@ -87,6 +91,15 @@ struct Operation {
 impl Operation {
     fn new(id: &str, summary: &str, needs: Option<(Scope, bool)>) -> Self {
         Self { id: id.to_owned(), summary: summary.to_owned(), needs, ..Self::default() }
+    }
+
+    /// Its first answer has a tag, by which a client asks whether it is still the same.
+    fn is_conditional(&mut self) {
+        self.parameters.push(header("If-None-Match", "The `ETag` of an answer: 304 if it is the same."));
+        has_headers(&mut self.answers[0].1, &["ETag"]);
+        let mut same = json!({"description": "It is as it was."});
+        has_headers(&mut same, &["ETag"]);
+        self.answers.push((304, same));
     }
 }
 
@@ -139,12 +152,15 @@ impl Document {
                 _ => json_answer(answer),
             };
             operation.answers = vec![(200, answer)];
-            if method == Method::Get {
-                operation.parameters.push(header("If-None-Match", "The `ETag` of an answer: 304 if it is the same."));
-                operation.answers.push((304, json!({"description": "It is as it was."})));
-                for name in ["ETag", "Link"] {
-                    operation.answers[0].1["headers"][name] = json!({"schema": {"type": "string"}});
+            match method {
+                Method::Get if declaration.name != api::RunsPayload::NAME => {
+                    operation.is_conditional();
+                    has_headers(&mut operation.answers[0].1, &["Link"]);
                 }
+                Method::Put if declaration.name == api::SchedulesPut::NAME => {
+                    has_headers(&mut operation.answers[0].1, &["ETag"]);
+                }
+                _ => {}
             }
             if declaration.name == api::RunsGet::NAME {
                 operation.parameters.push(waits());
@@ -167,7 +183,15 @@ impl Document {
         let record = self.generator.subschema_for::<api::Record>().to_value();
         let of_one = |more: &[&Value]| {
             let any: Vec<&Value> = [&taken, &record].into_iter().chain(more.iter().copied()).collect();
-            vec![(200, json_answer(&json!({"anyOf": any}))), (201, json_answer(&taken)), (202, json_answer(&record))]
+            let mut answers = vec![
+                (200, json_answer(&json!({"anyOf": any}))),
+                (201, json_answer(&taken)),
+                (202, json_answer(&record)),
+            ];
+            for (status, answer) in &mut answers {
+                has_headers(answer, if *status == 201 { &["Location"] } else { &["Location", "Preference-Applied"] });
+            }
+            answers
         };
         let headers = [
             header("Idempotency-Key", "The field `idempotency_key`."),
@@ -207,15 +231,12 @@ impl Document {
                 )
             },
         );
-        self.add(
-            Method::Get,
-            "/v1/jobs/{name}",
-            Operation {
-                parameters: vec![name("The run's id."), waits(), tenant()],
-                answers: vec![(200, json_answer(&record))],
-                ..Operation::new("runs.get.2", api::RunsGet::DECLARATION.summary, Some((Scope::Read, false)))
-            },
-        );
+        let reads = Some((Scope::Read, false));
+        let mut get = Operation::new("runs.get.2", api::RunsGet::DECLARATION.summary, reads);
+        get.parameters = vec![name("The run's id."), waits(), tenant()];
+        get.answers = vec![(200, json_answer(&record))];
+        get.is_conditional();
+        self.add(Method::Get, "/v1/jobs/{name}", get);
     }
 
     fn streams(&mut self) {
@@ -299,6 +320,12 @@ impl Document {
         let mut responses = Map::new();
         for (status, mut answer) in answers {
             answer["headers"]["X-Request-Id"] = json!({"$ref": "#/components/headers/RequestId"});
+            // Only what a tenant asks for.
+            for name in
+                ["RateLimit", "RateLimit-Policy"].into_iter().filter(|_| needs.is_some() && path != "/v1/doctor")
+            {
+                answer["headers"][name] = json!({"$ref": format!("#/components/headers/{name}")});
+            }
             responses.insert(status.to_string(), answer);
         }
         let keys: &[u16] = if self.auth == Auth::Keys { &[401] } else { &[] };
@@ -422,6 +449,12 @@ fn waits() -> Value {
     json!({"name": "wait", "in": "query", "description": "Waits so many seconds for the run's end.", "schema": schema})
 }
 
+fn has_headers(answer: &mut Value, names: &[&str]) {
+    for name in names {
+        answer["headers"][name] = json!({"schema": {"type": "string"}});
+    }
+}
+
 fn header(name: &str, description: &str) -> Value {
     json!({"name": name, "in": "header", "description": description, "schema": {"type": "string"}})
 }
@@ -464,6 +497,7 @@ mod tests {
     use axum::body::Body;
     use axum::http::{Request, header};
     use longshore_backbone::wire::api::ENDPOINTS;
+    use tokio_util::sync::CancellationToken;
     use tower_service::Service as _;
 
     use super::super::gateway::body::Bodies;
@@ -489,6 +523,7 @@ mod tests {
             jwt: None,
             node: Arc::default(),
             doctor: Arc::default(),
+            ends: CancellationToken::new(),
         };
         let mut router = router(&guard, &Bodies::new(1));
         let whole = whole();
@@ -545,6 +580,29 @@ mod tests {
             "operationId" => assert!(ids.insert(text.to_owned()), "{text} is there twice"),
             _ => assert!(!text.contains("[`") && !text.contains("::"), "{text}"),
         });
+    }
+
+    #[test]
+    fn answers_have_the_headers_that_are_sent() {
+        let whole = whole();
+        let has = |path: &str, method: &str, status: &str| {
+            let headers = whole["paths"][path][method]["responses"][status]["headers"].as_object();
+            let names = headers.map(|headers| headers.keys().filter(|name| !name.starts_with(['R', 'X'])));
+            names.into_iter().flatten().cloned().collect::<Vec<_>>().join(" ")
+        };
+        for path in ["/v1/jobs", "/v1/jobs/{name}"] {
+            for (status, names) in [("201", "Location"), ("202", "Location Preference-Applied")] {
+                assert_eq!(has(path, "post", status), names, "{path}");
+            }
+        }
+        for status in ["200", "304"] {
+            assert_eq!(has("/v1/jobs/{name}", "get", status), "ETag");
+        }
+        assert_eq!(has("/v1/runs", "get", "200"), "ETag Link");
+        assert_eq!(has("/v1/schedules/{id}", "put", "200"), "ETag");
+        assert_eq!(has("/v1/runs/{run_id}/payload", "get", "200"), "");
+        let answer = &whole["paths"]["/v1/runs"]["get"]["responses"]["200"];
+        assert!(answer["headers"]["RateLimit"].is_object() && answer["headers"]["RateLimit-Policy"].is_object());
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) fn problem(error: ApiError) -> Response {
         "title": status.canonical_reason().unwrap_or_default(),
         "status": status.as_u16(),
         "code": error.error,
-        "detail": error.message,
+        "detail": detail(&error),
         "request_id": request_id,
         "run_id": run_id.as_ref().map(RunId::as_str),
         "trace_id": trace_id,
@@ -72,18 +72,51 @@ pub(super) fn problem(error: ApiError) -> Response {
     answer
 }
 
-/// The field that the message begins with, as a JSON pointer, and the rest: `set.tags: …` is about `/set/tags`.
+/// What a client reads of an error: what NATS said, with its subjects, is for the log alone.
+pub(super) fn detail(error: &ApiError) -> &str {
+    if error.is_of_nats { "NATS does not answer, or refuses; the node's log says more" } else { &error.message }
+}
+
+/// The field that the message begins with, as a JSON pointer (RFC 6901), and the rest: `set.tags: …` is about
+/// `/set/tags`.
 fn field(message: &str) -> Option<(String, &str)> {
+    // A name that the client made up may have any sign.
+    if let Some(at) = message.find(": unknown field `") {
+        let (path, detail) = (&message[..at], &message[at + 2..]);
+        let name = detail.split('`').nth(1)?;
+        return Some((pointer(path.strip_suffix(name)?) + &token(name), detail));
+    }
+    if let Some(at) = message.find(": is not a field of ") {
+        return Some((token(&message[..at]), &message[at + 2..]));
+    }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '[' | ']');
     let (path, rest) = message.split_at(message.find(|c| !plain(c))?);
-    // What is no name is said after it: `queue "a b" has a blank`.
-    let detail = rest.strip_prefix(": ").or_else(|| rest.strip_prefix(' ').filter(|rest| rest.starts_with('"')))?;
-    let pointer = path.split(['.', '[']).fold(String::new(), |all, part| all + "/" + part.trim_end_matches(']'));
-    (!path.is_empty()).then_some((pointer, detail))
+    // What is no name is said after it: `queue "a b" has a blank`. A place in a payload is a pointer: `payload /n: …`.
+    let (within, detail) = match rest.strip_prefix(": ") {
+        Some(detail) => ("", detail),
+        None => match rest.strip_prefix(' ')? {
+            rest if rest.starts_with('"') => ("", rest),
+            rest if rest.starts_with('/') => rest.split_once(": ")?,
+            _ => return None,
+        },
+    };
+    (!path.is_empty()).then(|| (pointer(path) + within, detail))
+}
+
+/// The pointer of a path such as `jobs[3].type`.
+fn pointer(path: &str) -> String {
+    path.split(['.', '[']).filter(|part| !part.is_empty()).map(|part| token(part.trim_end_matches(']'))).collect()
+}
+
+fn token(name: &str) -> String {
+    format!("/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 #[cfg(test)]
 mod tests {
+    use longshore_backbone::Error;
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -93,12 +126,29 @@ mod tests {
             ("jobs[3].type: is missing", Some("/jobs/3/type")),
             ("limit: is above 500", Some("/limit")),
             ("then.type \"a b\" has a blank at byte 1", Some("/then/type")),
+            ("payload /items/0/a~1b: is no number", Some("/payload/items/0/a~1b")),
+            ("jobs[3].payload /n: is no number", Some("/jobs/3/payload/n")),
+            ("a.b: unknown field `a.b`, expected one of `type`", Some("/a.b")),
+            ("set.a/b: unknown field `a/b`, expected `queue`", Some("/set/a~1b")),
+            ("\u{e9} ~: unknown field `\u{e9} ~`, there are no fields", Some("/\u{e9} ~0")),
+            (": unknown field ``, expected one of `type`", Some("/")),
+            ("a b: is not a field of this endpoint; there are run_id", Some("/a b")),
             ("type 7 is no type", None),
             ("the request is not JSON: EOF", None),
             ("nothing is wrong", None),
         ] {
             assert_eq!(field(message).map(|(pointer, _)| pointer).as_deref(), pointer, "{message}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_nats_said_is_not_for_clients() {
+        let error = Error::Read { subject: "$KV.longshore_keys.a".to_owned(), source: "no".into() };
+        let error = ApiError::from(error);
+        assert!(error.message.contains("$KV"), "{error}");
+        let body = axum::body::to_bytes(problem(error).into_body(), 1_024).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert!(body["status"] == 503 && body["detail"].as_str().unwrap().starts_with("NATS does not"), "{body}");
     }
 
     #[test]

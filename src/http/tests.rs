@@ -7,6 +7,7 @@ use axum::routing::get;
 use longshore_harness::http;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::*;
 
@@ -19,7 +20,7 @@ async fn served() -> (SocketAddr, tokio::task::JoinHandle<()>) {
         .route("/broken", get(|| async { panic!("a broken page") as &'static str }))
         .route("/large", get(|| async { "x".repeat(64 << 20) }));
     let task = tokio::spawn(async move {
-        connections::serve(&listener, None, router).await;
+        connections::serve(&listener, None, router, &CancellationToken::new()).await;
     });
     (address, task)
 }
@@ -94,6 +95,35 @@ async fn a_page_that_panics_costs_its_own_connection() {
     is_answered(address).await;
 }
 
+/// A connection that nobody asks over ends; whoever is being answered, and whoever comes until then, has an answer.
+#[tokio::test]
+async fn a_listener_that_ends_answers_first() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, ends, [begun, gate]) =
+        (listener.local_addr().unwrap(), CancellationToken::new(), [(); 2].map(|()| Arc::new(Notify::new())));
+    let (begins, opens, end) = (Arc::clone(&begun), Arc::clone(&gate), ends.clone());
+    let slow = get(move || async move {
+        begins.notify_one();
+        opens.notified().await;
+        "slow"
+    });
+    let router = Router::new().route("/small", get(|| async { "small" })).route("/slow", slow);
+    let served = tokio::spawn(async move { connections::serve(&listener, None, router, &end).await });
+    let asked = tokio::spawn(http::get(address, "/slow"));
+    begun.notified().await;
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    idle.read_exact(&mut [0; 64]).await.unwrap();
+
+    ends.cancel();
+    is_cut(idle).await;
+    is_answered(address).await;
+    assert!(!served.is_finished(), "one has no answer yet");
+    gate.notify_one();
+    assert_eq!(asked.await.unwrap().unwrap().body, "slow");
+    served.await.unwrap();
+}
+
 /// By its one host a request is judged: that of an absolute target before the header's (RFC 9112, 3.2.2).
 #[tokio::test]
 async fn a_request_names_one_host() {
@@ -113,6 +143,16 @@ async fn a_request_names_one_host() {
         assert_eq!(answer.split(' ').nth(1), Some(status.to_string().as_str()), "{request}: {answer}");
         assert!(answer.contains("x-request-id: ") && answer.contains("application/problem+json"), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn who_asks_an_endpoint_that_is_not_there_reads_which_are() {
+    let server = Server::start(&at(Listen::AtOrFree("127.0.0.1:0".parse().unwrap()))).await.unwrap().unwrap();
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    stream.write_all(b"POST /v1/api/runs.got HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.0 404") && answer.contains(", runs.get, "), "{answer}");
 }
 
 #[tokio::test]

@@ -258,7 +258,7 @@ async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Res
         key.note_claimed(&mut run);
         run.published = true;
         ports.sign(&mut run);
-        match ports.server().write_record(&run, revision).await? {
+        match ports.server().write_for_client(&run, revision).await? {
             Written::Won(_) => return Ok(run.state.name()),
             // A node has taken the run up already.
             Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => {

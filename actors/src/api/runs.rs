@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use longshore_backbone::Backbone;
+use longshore_backbone::lane_queries::Listening;
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
@@ -12,13 +13,15 @@ use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, T
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::api::{Answered, Api, filter, waiting_for, waits};
 use crate::ports::{InLane, WaitingPorts as _};
 
 /// Maximum wait for a run's end.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
+/// How long a wait that is shorter may take until it has begun.
+const LISTENS_WITHIN: Duration = Duration::from_secs(5);
 /// Live events may be lost, also that of an end; so the record is polled as well.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Long waits poll less often, but at least this often: a thousand callers may wait.
@@ -126,6 +129,18 @@ pub(crate) struct Waited {
     duplicate_of: Option<RunId>,
 }
 
+/// Listens for the events of a run.
+async fn listen(api: &Api, tenant: &Tenant, run_id: &RunId, until: Instant) -> Result<Listening, ApiError> {
+    let subject = api.backbone.names().events_where(Some(tenant.as_str()), None, None, Some(run_id.as_str()));
+    loop {
+        match api.backbone.listen(subject.clone()).await {
+            Ok(events) => return Ok(events),
+            Err(error) if Instant::now() >= until => return Err(error.into()),
+            Err(_) => tokio::time::sleep_until(until.min(Instant::now() + CHECK_EVERY)).await,
+        }
+    }
+}
+
 /// Waits until that is over of the run itself.
 pub(crate) async fn wait_until(
     api: &Api,
@@ -134,14 +149,10 @@ pub(crate) async fn wait_until(
     until: Instant,
     is_over: impl Fn(&Run) -> bool,
 ) -> Result<Waited, ApiError> {
-    let subject = api.backbone.names().events_where(Some(tenant.as_str()), None, None, Some(run_id.as_str()));
-    let mut events = loop {
-        match api.backbone.listen(subject.clone()).await {
-            Ok(events) => break events,
-            Err(error) if Instant::now() >= until => return Err(error.into()),
-            Err(_) => tokio::time::sleep_until(until.min(Instant::now() + CHECK_EVERY)).await,
-        }
-    };
+    let listens = listen(api, tenant, run_id, until);
+    // While the connection is lost nothing comes back, not even an error.
+    let listening = timeout_at(until.max(Instant::now() + LISTENS_WITHIN), listens).await;
+    let mut events = listening.unwrap_or_else(|_| Err(ApiError::unavailable("NATS does not answer")))?;
     let mut check_every = CHECK_EVERY;
     let mut published: Option<Encoded<Record>> = None;
     loop {
@@ -180,7 +191,7 @@ pub(crate) async fn wait_until(
         check_every = (check_every * 2).min(MAX_CHECK_EVERY);
         tokio::select! {
             // Any event of the run, or time to poll.
-            event = tokio::time::timeout_at(check_at, events.next()) => {
+            event = timeout_at(check_at, events.next()) => {
                 if let Ok(Some(event)) = event {
                     published = end_published(&api.policies, &event).or(published);
                 }

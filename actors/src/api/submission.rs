@@ -133,7 +133,7 @@ pub(super) async fn make_durable<P: SubmitPorts>(
         return Ok(schedule(ports, submission, run, at).await.map_or(Written::Lost(None), Written::Won));
     }
     fail_point::pass("before-note");
-    let written = ports.server().write_record(run, 0).await?;
+    let written = ports.server().write_for_client(run, 0).await?;
     if let Written::Won(_) = written {
         fail_point::pass("after-note");
         publish_recorded(ports, submission, run).await?;
@@ -268,7 +268,7 @@ pub(super) fn mismatch(of: &RunId) -> ApiError {
 async fn mark_record<P: SubmitPorts>(ports: &P, run: &mut Run, revision: u64) -> Result<Option<Run>, ApiError> {
     run.published = true;
     ports.sign(run);
-    match ports.server().write_record(run, revision).await? {
+    match ports.server().write_for_client(run, revision).await? {
         Written::Won(_) => Ok(None),
         Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => Ok(Some(found.run)),
         Written::Lost(_) => Err(changes()),

@@ -202,7 +202,8 @@ impl Node {
         // Every end is stored by now: who waits for another run is to ask another node.
         let Lifecycle { leaving, answered, .. } = &self.parts.api.lifecycle;
         leaving.cancel();
-        let _ = tokio::time::timeout(ANSWER_WITHIN, answered.cancelled()).await;
+        let last = futures_util::future::join(answered.cancelled(), self.observer.api().answered());
+        let _ = tokio::time::timeout(ANSWER_WITHIN, last).await;
         // If it takes longer, its slots come back with its lease.
         let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, SlotKeeperMessage::Leave).await;
         if let Some(tracer) = &self.parts.api.tracer {

@@ -10,6 +10,7 @@ impl Server for Backbone {
         async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
         async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found>;
         async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
+        async fn write_for_client(&self, run: &Run, expected: u64) -> Result<Written, Error>;
         async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration)
             -> Result<Claimed, Error>;
         async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error>;

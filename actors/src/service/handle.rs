@@ -51,13 +51,22 @@ impl ApiHandle {
         self.part.most_in_batch()
     }
 
+    /// Waits until every request at work is answered but those that wait; it takes no more by then.
+    pub(crate) async fn answered(&self) {
+        let all = u32::try_from(AT_ONCE).unwrap_or(u32::MAX);
+        drop(self.room.acquire_many(all).await);
+    }
+
     /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that
     /// waits for a run ends with its caller.
     ///
     /// # Errors
     /// As the contract lists them for the endpoint; 503 while 1,024 requests are worked on, not counting those that
-    /// wait.
+    /// wait, and once the node leaves.
     pub async fn ask(&self, request: Request) -> Result<Object, ApiError> {
+        if self.part.ends().is_cancelled() {
+            return Err(ApiError::unavailable("the node ends; ask another, or again"));
+        }
         let failed = || ApiError::new(Code::Internal, "the node failed over this request; its log says why");
         if self.part.waits(&request.endpoint) {
             let answer = AssertUnwindSafe(self.part.serve(request)).catch_unwind().await;

@@ -146,7 +146,7 @@ impl EventStream {
 
     async fn listen(&self) -> Result<(u64, Heard), ApiError> {
         let heard = self.streams.table.listen(self.interest.clone()).await;
-        heard.ok_or_else(|| ApiError::unavailable("the node's reader of the event log was started again; ask again"))
+        heard.ok_or_else(|| ApiError::unavailable("the event log cannot be read just now; ask again"))
     }
 
     /// What comes next; `None`: the stream is over. A call that is dropped before it returns loses nothing.
@@ -316,13 +316,14 @@ impl EventStream {
             return;
         }
         let (position, is_end) = (line.position, self.until.as_ref().is_some_and(|until| until.is(&line)));
-        if position <= self.after {
-            return;
+        if position > self.after {
+            self.after = position;
+            self.said.push_back(StreamItem::Event(line));
         }
-        self.after = position;
-        self.said.push_back(StreamItem::Event(line));
         if is_end {
-            self.said.push_back(StreamItem::End(position));
+            // Line 0: its client had the end, and is further already.
+            let at = if position == self.after { position } else { (self.after.0, 0) };
+            self.said.push_back(StreamItem::End(at));
             self.phase = Phase::Over;
         }
     }

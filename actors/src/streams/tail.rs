@@ -13,7 +13,7 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::logged::Logged;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{EventStreams, Interest, Logline, lines};
 use crate::runtime::Unpoisoned as _;
@@ -26,6 +26,8 @@ const EVERY: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often an idle log is asked whether it was made anew.
 const SLOWLY: Duration = Duration::from_secs(30);
+/// How long it may take until one that wants to listen does.
+const JOINS_WITHIN: Duration = Duration::from_secs(5);
 /// Messages of the log that are read again by one that begins in the midst of it, so that it knows repeats.
 pub(super) const LOOK_BACK: u64 = 1_024;
 /// Events that are known as repeats.
@@ -130,15 +132,20 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Listens from now on; returns the sequence from which on the log is handed over. `None`: the tail has died.
+    /// Listens from now on; returns the sequence from which on the log is handed over. `None`: the tail has died, or
+    /// cannot read the log.
     pub(super) async fn listen(&self, interest: Interest) -> Option<(u64, Heard)> {
         let ((put, take), (answer, answered)) = (mpsc::channel(MAX_EVENTS), oneshot::channel());
         let (untaken, is_slow) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let heard = Heard { take, untaken: Arc::clone(&untaken), is_slow: Arc::clone(&is_slow) };
         let listener = Listener { interest, put, untaken, is_slow, was_waited_for: false, time_left: HELD_UP_FOR };
-        self.joining.lock().unpoisoned().push((listener, answer));
+        {
+            let mut joining = self.joining.lock().unpoisoned();
+            joining.retain(|(_, answer)| !answer.is_closed());
+            joining.push((listener, answer));
+        }
         self.somebody_joins.notify_one();
-        Some((answered.await.ok()?, heard))
+        Some((timeout(JOINS_WITHIN, answered).await.ok()?.ok()?, heard))
     }
 }
 
@@ -284,6 +291,15 @@ mod tests {
         assert!(begun.elapsed() >= HELD_UP_FOR && begun.elapsed() < HELD_UP_FOR * 2, "{:?}", begun.elapsed());
         assert!(tail.listeners.is_empty(), "it is too slow");
         reader.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_cannot_listen_in_time_does_not_wait_for_ever_and_leaves_nothing() {
+        let table = Table::default();
+        for _ in 0..3 {
+            assert!(table.listen(Interest { tenant: None, filter: EventFilter::default() }).await.is_none());
+        }
+        assert_eq!(table.joining.lock().unwrap().len(), 1, "those before have gone");
     }
 
     #[tokio::test]

@@ -37,6 +37,8 @@ pub enum Written {
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// A write without an answer is repeated this often before the node gives up; by then the lease is over in any case.
 const TRIES: usize = 12;
+/// The same for a client, which waits for the answer and may ask again: an election of the server fits in.
+const TRIES_FOR_CLIENT: usize = 1;
 
 /// How often, every 100 ms, it is looked whether a removed record is gone. One that the server is slow to remove goes
 /// all the same.
@@ -140,6 +142,18 @@ impl Backbone {
     /// # Errors
     /// The server repeatedly did not answer in time, or refused for another reason.
     pub async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
+        self.write_in(TRIES, run, expected).await
+    }
+
+    /// The same for a client that waits: it gives up long before a node that has a lease does.
+    ///
+    /// # Errors
+    /// As [`Backbone::write_record`].
+    pub async fn write_for_client(&self, run: &Run, expected: u64) -> Result<Written, Error> {
+        self.write_in(TRIES_FOR_CLIENT, run, expected).await
+    }
+
+    async fn write_in(&self, tries: usize, run: &Run, expected: u64) -> Result<Written, Error> {
         let subject = self.names().record(&run.tenant, &run.run_id);
         let headers = self.record_headers(run, expected);
         let mut body = Vec::new();
@@ -160,7 +174,7 @@ impl Backbone {
                 Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(ASK_AGAIN_AFTER).await,
                 // An earlier try may be stored all the same.
                 Err(error @ Error::Refused { .. }) => return Err(unclear.unwrap_or(error)),
-                Err(error) if turn >= TRIES => return Err(error),
+                Err(error) if turn >= tries => return Err(error),
                 Err(error) => {
                     tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "no answer to a record's write, asking again: {error}");
                     unclear = Some(error);

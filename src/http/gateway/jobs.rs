@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -21,7 +21,7 @@ use super::body::{self, media_type};
 use super::conditions::unconditional;
 use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, unreadable, variables};
-use crate::http::problem::{Answered, of_http};
+use crate::http::problem::{Answered, detail, of_http};
 
 /// How long a line waits for others that come with it.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
@@ -169,7 +169,14 @@ impl Prefer {
     fn of(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();
         let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-        for one in values.flat_map(|value| value.split(',')) {
+        let parts = values.flat_map(|value| {
+            let mut is_quoted = false;
+            value.split(move |sign| {
+                is_quoted ^= sign == '"';
+                sign == ',' && !is_quoted
+            })
+        });
+        for one in parts {
             let one = one.split(';').next().unwrap_or_default();
             let (name, value) = one.split_once('=').unwrap_or((one, ""));
             match name.trim().to_ascii_lowercase().as_str() {
@@ -289,7 +296,7 @@ impl Slices {
                     rest.clear();
                 }
                 looked_at = rest.len();
-                let next = body::next(&mut pieces);
+                let next = self.next(&mut pieces);
                 let piece = match until {
                     Some(until) => match timeout_at(until, next).await {
                         Ok(piece) => piece,
@@ -320,6 +327,13 @@ impl Slices {
                 return;
             }
         }
+    }
+
+    /// The next piece of the body, until the node ends.
+    async fn next(&self, pieces: &mut BodyDataStream) -> Option<Result<Bytes, ApiError>> {
+        let ends = &self.gateway.guard.ends;
+        let ended = || Some(Err(ApiError::unavailable("the node ends, and reads no more; send the rest to another")));
+        ends.run_until_cancelled(body::next(pieces)).await.unwrap_or_else(ended)
     }
 
     /// Submits lines; `false`: nobody reads the answers any more.
@@ -368,7 +382,8 @@ fn too_long() -> ApiError {
 }
 
 fn line_of(error: &ApiError) -> String {
-    serde_json::to_string(error).unwrap_or_default()
+    let said = ApiError { message: detail(error).to_owned(), ..error.clone() };
+    serde_json::to_string(&said).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -404,6 +419,7 @@ mod tests {
             ("respond-async", None, true, "respond-async"),
             ("handling=lenient; wait=7", None, false, ""),
             ("wait=-1", None, false, ""),
+            ("x=\"a,wait=0\", wait=2", Some(2), false, "wait=2"),
         ] {
             let prefer = Prefer::of(&headers("prefer", value));
             assert_eq!(prefer, Prefer { wait, respond_async }, "{value}");

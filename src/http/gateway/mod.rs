@@ -98,8 +98,11 @@ pub(super) async fn other_method(method: Method) -> Response {
 /// `POST /v1/api/<endpoint>`: request and answer as on NATS.
 async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: Request) -> Answered {
     let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
-    let declaration = Declaration::named(&name)
-        .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
+    let unknown = || {
+        let names = ENDPOINTS.map(|endpoint| endpoint.name).join(", ");
+        ApiError::not_found(format!("no endpoint {name:?}; there are {names}"))
+    };
+    let declaration = Declaration::named(&name).ok_or_else(unknown)?;
     let (mut parts, body) = request.into_parts();
     conditions::unconditional(&parts.headers)?;
     let mut query = Query::read(&parts)?;

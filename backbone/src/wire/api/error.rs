@@ -74,6 +74,9 @@ pub struct ApiError {
     pub retry_after_ms: Option<u64>,
     /// What to do about it, if the message does not say that; it names endpoints and settings, no client's own words.
     pub hint: Option<Cow<'static, str>>,
+    /// Whether the message is about subjects and streams, which are no business of a client without a NATS user.
+    #[serde(skip)]
+    pub is_of_nats: bool,
 }
 
 /// What holds of repeats after an error that leaves open whether the request was carried out.
@@ -91,7 +94,7 @@ impl ApiError {
     /// An error answer.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let (code, error) = (code.number(), code.as_str().to_owned());
-        Self { code, error, message: message.into(), retry_after_ms: None, hint: None }
+        Self { code, error, message: message.into(), retry_after_ms: None, hint: None, is_of_nats: false }
     }
 
     /// The same with what to do about it.
@@ -137,13 +140,14 @@ impl ApiError {
 impl From<&Error> for ApiError {
     fn from(error: &Error) -> Self {
         let message = error.with_causes();
+        let unavailable = |message| Self { is_of_nats: true, ..Self::unavailable(message) };
         match error.stored_instead() {
             Some(stored) => Self::new(Code::Unreadable, format!("{message}; stored is: {stored}; {BY_HAND}")),
-            None if error.is_stream_full() => Self::unavailable(message).hint(
+            None if error.is_stream_full() => unavailable(message).hint(
                 "the stream, or the NATS server's store or disk, is full: raise the stream's bound under storage, or free \
                  some and restart the server",
             ),
-            None => Self::unavailable(message),
+            None => unavailable(message),
         }
     }
 }
