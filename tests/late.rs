@@ -74,6 +74,8 @@ async fn a_detached_attempt_ends_by_a_call_with_its_token() {
     assert_eq!((second.attempt, token(&second) == token(&job)), (2, false));
     is_detached(&world, "bad").await;
     let wrong = json!({"run_id": "bad", "token": token(&job)});
+    let now = world.try_request("default", "runs.run_now", json!({"run_id": "bad"})).await.unwrap_err();
+    assert!(now.message.contains("is detached"), "{now}");
     let refused = world.try_request("default", "runs.complete", wrong).await.unwrap_err();
     assert_eq!((refused.code, refused.message.as_str()), (403, "token: is not that of run bad's attempt"));
     world

@@ -511,6 +511,8 @@ async fn limits_can_be_set_where_there_were_none() {
         file.as_str().unwrap().contains(".toml:") && own["name"] == "crm" && own["set_in"].is_null(),
         "{file} {own}"
     );
+    let nobody = world.try_request("_all", "limits.reset", json!({"name": "nobody"})).await.unwrap_err();
+    assert_eq!(nobody.code, 404, "{nobody}");
     for (tenant, asked, code) in [
         ("_all", json!({"name": "nobody", "rate": 1}), 404),
         ("_all", json!({"type": "a", "name": "crm", "rate": 1}), 400),

@@ -96,6 +96,31 @@ async fn a_busy_key_drops_new_jobs_keeps_the_newest_or_cancels_the_one_that_runs
     }
 }
 
+/// Given an idle node, when the first job of a free key comes, then it starts without being put off, whatever its type
+/// does with the jobs of a busy key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_job_of_a_free_key_starts_at_once() {
+    let world = world().await;
+    let of = |policy: &str| format!("handler = 'noop'\n{policy}");
+    let mut node = node(&world, "60s").with("types.ordered", &of("ordered = true"));
+    let on_busy = ["wait", "drop_new", "keep_newest", "cancel_running"];
+    for word in on_busy {
+        node = node.with(&format!("types.{word}"), &of(&format!("on_busy = '{word}'")));
+    }
+    let _node = node.start().await;
+    for job_type in on_busy.into_iter().chain(["ordered"]) {
+        for key in ["a", "b", "c"] {
+            let run = world.publish(job_type).header(KEY, key).json(json!(null)).await;
+            let events = world.eventually_ends(&run).await;
+            let is_put_off = events.iter().any(|logged| logged.event.event == EventName::Deferred);
+            assert!(
+                !is_put_off && events.last().unwrap().event.event == EventName::Completed,
+                "{job_type}: {events:?}"
+            );
+        }
+    }
+}
+
 /// Given a burst of jobs behind one that is at work, when their node dies at each of the steps by which a job comes to
 /// its key's line and another makes way, and two others go on, then every job ends, as completed or cancelled; of each
 /// burst the newest completes where it is to be kept, and where new ones are dropped, one does.

@@ -58,7 +58,12 @@ pub(crate) async fn set(api: &Api, asked: SetLimitRequest) -> Answered<LimitChan
 }
 
 pub(crate) async fn reset(api: &Api, asked: ResetLimitRequest) -> Answered<LimitChanged> {
-    change(api, asked.scope()?, None).await
+    let scope = asked.scope()?;
+    // A limit that was set may have been taken out of the files since.
+    if !api.limits.is_set(&scope) {
+        must_exist(api, &scope)?;
+    }
+    change(api, scope, None).await
 }
 
 /// A name that no type uses would be limited in vain. Types and tenants need no settings of their own.

@@ -235,6 +235,7 @@ async fn is_in_lane<P: WaitingPorts>(ports: &P, run: &Run) -> Result<bool, ApiEr
 fn wrong_state(run: &Run) -> ApiError {
     let why = match run.state.wait() {
         _ if run.state.is_terminal() => "has ended",
+        Some(_) if run.is_detached() => "is detached, and waits for the end of its attempt",
         Some(_) => "waits for its handlers, and starts as soon as these can",
         None if run.state == RunState::Enqueued => FOR_A_WORKER,
         None => "runs",

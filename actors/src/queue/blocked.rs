@@ -124,6 +124,11 @@ impl<T: HasPayload> Blocked<T> {
         self.kinds.get(kind)?.reason
     }
 
+    /// Whether the cluster is being asked for the slot of the first job of this kind.
+    pub(crate) fn asks_for_slot(&self, kind: &Kind) -> bool {
+        self.kinds.get(kind).is_some_and(|waiting| waiting.asks_for_slot && !waiting.jobs.is_empty())
+    }
+
     /// The job that is meant, if it waits here, and why, as far as that is known and published.
     pub(crate) fn find(&self, is_meant: impl Fn(&T) -> bool) -> Option<(&T, Option<DeferReason>)> {
         let each = self.with_jobs();

@@ -335,7 +335,11 @@ impl Jobs {
             };
             let reason = held_up.and_then(|held_up| held_up.reason).or_else(|| self.blocked.reason(&kind));
             let reason = reason.or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
-            let goes = match buffer.gates.is_judged_at_once(&assignment) {
+            let is_judged = match held_up {
+                Some(held_up) => held_up.is_judged,
+                None => !self.blocked.asks_for_slot(&kind) && buffer.gates.is_judged_at_once(&assignment),
+            };
+            let goes = match is_judged {
                 true => Goes::Parked,
                 false => self.blocked.place_for(&kind, assignment.is_returned, held_up, now),
             };

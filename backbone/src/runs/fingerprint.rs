@@ -14,6 +14,7 @@ use sha2::digest::Output;
 use sha2::{Digest as _, Sha256};
 
 use crate::wire::header::{names, value_of};
+use crate::wire::record::is_json;
 
 /// What a claim says about the job that made it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ impl Fingerprint {
         };
         let content_type = headers.and_then(|headers| value_of(headers, names::CONTENT_TYPE));
         // Where the headers say nothing, the payload is meant as JSON.
-        let is_called_json = content_type.is_none_or(|kind| kind.contains("json"));
+        let is_called_json = content_type.is_none_or(is_json);
         let json = is_called_json.then(|| serde_json::from_slice::<&RawValue>(payload).ok()).flatten();
         Self { bytes: hash(payload), json: json.map(|json| hash(&digest(json.get()))) }
     }
@@ -174,6 +175,16 @@ mod tests {
             ("not JSON", "not JSON"),
         ] {
             assert!(is_same(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn json_is_compared_as_such_however_its_content_type_is_written() {
+        for (content_type, is_json) in [("Application/JSON", true), ("text/plain", false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(names::CONTENT_TYPE, content_type);
+            let of = |payload: &[u8]| Fingerprint::of("t", Some(&headers), payload);
+            assert_eq!(of(b"[1]").is_same_as(&of(b"[ 1 ]")), is_json, "{content_type}");
         }
     }
 

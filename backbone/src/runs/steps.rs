@@ -17,6 +17,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw::Raw;
 use crate::messages::request::{self, Over, Stored};
+use crate::wire::api::read;
 use crate::wire::json::any_json;
 
 /// Maximum bytes of a result. It must also fit into a message ([`Backbone::max_in_answer`]).
@@ -56,7 +57,7 @@ impl StepCall {
     /// # Errors
     /// Names the field and what is wrong with it.
     pub fn read(body: &[u8], has_result: bool) -> Result<Self, String> {
-        let call: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let call: Self = read(body).map_err(|error| error.message)?;
         match &call.result {
             None if has_result => return Err("result: is missing".to_owned()),
             Some(_) if !has_result => return Err("result: a question has none".to_owned()),
@@ -218,6 +219,8 @@ mod tests {
         let missing = StepCall::read(br#"{"name":"charge","n":1}"#, true).unwrap_err();
         assert_eq!(missing, "result: is missing");
         assert!(StepCall::read(br#"{"name":"charge","n":1,"result":1}"#, false).is_err());
+        assert_eq!(read(r#"{"name":"charge"}"#).unwrap_err(), "n: is missing");
+        assert!(read(r#"{"name":"charge","n":"1"}"#).unwrap_err().starts_with("n: invalid type"));
         assert_eq!(read(r#"{"name":"_charge","n":1}"#), Ok(None));
         assert_eq!(read(r#"{"name":"charge","n":2,"result":null}"#), Ok(Some("null".to_owned())));
         assert_eq!(read(r#"{"name":"charge","n":0}"#).unwrap_err(), "n: counts from 1");

@@ -257,6 +257,11 @@ pub(crate) fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
     serde_json::from_str(text).map(|fields: Fields| Run { unknown: None, ..fields.into_run() })
 }
 
+/// Whether a content type is one of JSON: case says nothing in it.
+pub fn is_json(content_type: &str) -> bool {
+    content_type.as_bytes().windows(4).any(|part| part.eq_ignore_ascii_case(b"json"))
+}
+
 /// A result as the record keeps it: JSON without blanks, anything else in base64, nothing above [`RESULT_MAX`]. What is
 /// not JSON is not called so, although many handlers send the job's content type back with whatever they answer.
 pub fn keep(result: &Bytes, content_type: Option<&str>) -> RunResult {
@@ -267,7 +272,7 @@ pub fn keep(result: &Bytes, content_type: Option<&str>) -> RunResult {
     if result.len() > RESULT_MAX {
         return RunResult::TooLarge { bytes: result.len() as u64, content_type: None };
     }
-    let json = content_type.is_none_or(|kind| kind.contains("json"));
+    let json = content_type.is_none_or(is_json);
     match compact(result).filter(|_| json) {
         Some(value) => RunResult::Json(value),
         None => RunResult::Other {

@@ -131,8 +131,14 @@ impl Holder {
     /// An attempt wants a slot, and there is none here. Says why.
     pub fn wish(&mut self, now: Instant, holds_for: Duration) -> SlotRefusal {
         self.wanted = Some((now, holds_for));
-        let is_full = self.known.as_ref().is_some_and(|known| known.free == 0);
-        if is_full { SlotRefusal::Full } else { SlotRefusal::Unknown }
+        if self.is_full() { SlotRefusal::Full } else { SlotRefusal::Unknown }
+    }
+
+    /// Whether all slots are known to be taken. One that the record lists for this node is not while a write brings it,
+    /// or gives it back: the record may be heard of before the write's answer.
+    pub fn is_full(&self) -> bool {
+        let on_its_way = |known: &KnownRecord| known.record.of(&self.session).slots > self.granted;
+        self.known.as_ref().is_some_and(|known| known.free == 0 && !on_its_way(known))
     }
 
     /// Whether such an attempt could take a slot into use.

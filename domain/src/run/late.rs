@@ -134,8 +134,12 @@ impl Run {
                 retry_after: retry_after_ms.map(Duration::from_millis),
             },
             LateEnd::Over => {
-                let lasts = DurationText(Duration::from_millis(late.lasts_ms));
-                let message = format!("it was detached, and neither ended nor gave a sign for {lasts}");
+                let message = if late.deadline.is_some_and(|deadline| self.state.run_at() >= Some(deadline)) {
+                    "it was detached, and had not ended by its deadline".to_owned()
+                } else {
+                    let lasts = DurationText(Duration::from_millis(late.lasts_ms));
+                    format!("it was detached, and neither ended nor gave a sign for {lasts}")
+                };
                 Outcome::failed(ErrorKind::Timeout, message)
             }
         };
@@ -219,16 +223,20 @@ mod tests {
 
     #[test]
     fn its_time_counts_anew_from_each_sign_up_to_the_deadline() {
+        let says = |run: &mut Run| match run.end_late() {
+            Some(Outcome::Failed { failure, .. }) => (failure.kind, failure.message),
+            other => panic!("{other:?}"),
+        };
+        let silent = "it was detached, and neither ended nor gave a sign for 10ms";
+        assert_eq!(says(&mut detached()), (ErrorKind::Timeout, silent.to_owned()));
         let mut run = detached();
         let signs = [(8, 18), (30, 40), (45, 50), (60, 60)];
         for (now, until) in signs {
             assert_eq!(run.note_late_progress(None, at(now)), at(until));
             assert_eq!(run.state.run_at(), Some(at(until)));
         }
-        match run.end_late() {
-            Some(Outcome::Failed { failure, .. }) => assert_eq!(failure.kind, ErrorKind::Timeout),
-            other => panic!("{other:?}"),
-        }
+        let cut = "it was detached, and had not ended by its deadline";
+        assert_eq!(says(&mut run), (ErrorKind::Timeout, cut.to_owned()));
         assert_eq!(run.on_late("t", None), OnLate::Over);
     }
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, SET_COOKIE};
 use longshore_actors::HandlerError;
-use longshore_backbone::wire::record::RESULT_MAX;
+use longshore_backbone::wire::record::{RESULT_MAX, is_json};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -61,8 +61,8 @@ fn written(answer: &Answer) -> serde_json::Result<Vec<u8>> {
 
 fn body(answer: &Answer) -> Option<Body<'_>> {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let is_json = kind.contains("json") && !answer.truncated;
-    let json = || is_json.then(|| serde_json::from_slice(&answer.body).ok()).flatten();
+    let is_whole_json = is_json(kind) && !answer.truncated;
+    let json = || is_whole_json.then(|| serde_json::from_slice(&answer.body).ok()).flatten();
     json().map(Body::Json).or_else(|| text(answer).filter(|text| !text.is_empty()).map(Body::Text))
 }
 

@@ -2,7 +2,7 @@
 //! of a node count that gives no sign.
 
 use longshore_backbone::Error;
-use longshore_backbone::wire::api::{ConcurrencyStatus, SlotHolder};
+use longshore_backbone::wire::api::{ConcurrencyStatus, SlotHolder, SlotRun};
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::{Run, RunState};
@@ -24,7 +24,7 @@ pub(super) async fn taken_by(api: &Api, run: &Run) -> Result<Option<String>, Err
         let status = concurrency::of(api, &id, &run.tenant).await?;
         let taken: u32 = status.holders.iter().map(|holder| holder.slots).sum();
         if taken >= status.max && !status.holders.is_empty() {
-            return Ok(Some(in_words(&status)));
+            return Ok(in_words(&status, run));
         }
     }
     line_of(api, run, &kind).await
@@ -69,12 +69,17 @@ pub(super) fn stands(run: &Run) -> String {
     }
 }
 
-fn in_words(status: &ConcurrencyStatus) -> String {
+/// `None`: the run itself has one of the slots by now.
+fn in_words(status: &ConcurrencyStatus, run: &Run) -> Option<String> {
+    let is_own = |of: &SlotRun| of.run_id == run.run_id && of.tenant == run.tenant;
+    if status.holders.iter().filter_map(|holder| holder.runs.as_ref()).flatten().any(is_own) {
+        return None;
+    }
     let mut said: Vec<String> = status.holders.iter().take(NAMED).map(holder_in_words).collect();
     if status.holders.len() > NAMED {
         said.push(format!("{} more nodes", status.holders.len() - NAMED));
     }
-    said.join("; ")
+    Some(said.join("; "))
 }
 
 fn holder_in_words(SlotHolder { node, runs, until, .. }: &SlotHolder) -> String {
@@ -108,13 +113,17 @@ mod tests {
         assert_eq!(says(holder(json!([]))), "node n1");
         let silent = "node n1, which does not answer, until 1970-01-01T00:00:01.000Z";
         assert_eq!(says(holder(json!(null))), silent);
-        let of = |count: usize| ConcurrencyStatus {
-            holders: vec![serde_json::from_value(holder(json!([]))).unwrap(); count],
+        let of = |holds: serde_json::Value, count: usize| ConcurrencyStatus {
+            holders: vec![serde_json::from_value(holder(holds)).unwrap(); count],
             key_hash: None,
             max: 1,
             tenant: None,
             job_type: longshore_domain::JobType::parse("t").unwrap(),
         };
-        assert_eq!(in_words(&of(4)), "node n1; node n1; node n1; 1 more nodes");
+        let asked = longshore_domain::Run::new(&crate::tests::job("t", "a"), 1, until);
+        let named = in_words(&of(json!([]), 4), &asked);
+        assert_eq!(named.as_deref(), Some("node n1; node n1; node n1; 1 more nodes"));
+        let own = json!([{"run_id": "a", "tenant": asked.tenant}]);
+        assert_eq!(in_words(&of(own, 1), &asked), None, "it does not wait for itself");
     }
 }

@@ -327,10 +327,15 @@ impl Slots {
     fn learned(&self, id: &ConcurrencyId, record: SlotRecord, revision: u64) {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
-        let watches = &known.watches;
+        let (watches, now) = (&known.watches, instant());
+        let was_full = holder.is_full();
         holder.learned(SlotVersion { record, revision }, |session, block| self.is_over(watches, session, block));
         self.changed(id);
         self.answered();
+        if !was_full && holder.is_full() && holder.wants(now) {
+            // Jobs that were kept until this was known are judged now.
+            self.news.notify();
+        }
         known.due.insert(id.clone());
     }
 

@@ -29,6 +29,14 @@ impl Slots {
     pub(crate) fn to_ask(&self) -> usize {
         self.known().due.len()
     }
+
+    /// The cluster answers: another node has the one slot of each of them.
+    pub(crate) fn are_taken(&self) {
+        let ids: Vec<ConcurrencyId> = self.known().due.drain().collect();
+        let ask = Ask { session: "other".into(), number: 1, keeps: 0, wants: 1, holds_for: Duration::ZERO };
+        let record = SlotRecord::default().after(&ask, 1, |_, _| false);
+        ids.iter().for_each(|id| self.learned(id, record.clone(), 1));
+    }
 }
 
 /// A node's table, and the records of the cluster with their revisions.
@@ -109,6 +117,24 @@ fn a_job_gets_the_slots_of_its_key_and_its_type_or_none() {
     drop(first);
     assert!(scene.take("call", None).is_ok() && scene.take("call", Some("a")).is_ok(), "without asking the cluster");
     drop(second);
+}
+
+/// Given a slot that this node has asked for, when the record that lists it is heard of before the answer of the write,
+/// then it does not count as taken.
+#[test]
+fn a_slot_that_is_on_its_way_here_is_not_taken() {
+    let scene = Scene::new();
+    let asks = |scene: &Scene| assert_eq!(scene.take("other", Some("a")).err(), Some(NoSlot::Unknown(1)));
+    let step = |scene: &Scene| scene.slots.next_steps(9, &HashSet::new()).0.remove(0);
+    asks(&scene);
+    let (id, _) = step(&scene);
+    scene.slots.learned(&id, SlotRecord::default(), 0);
+    let (_, SlotTask::Write(ask, base, _, max)) = step(&scene) else { panic!("it asks for one") };
+    let record = scene.slots.after(&base, &ask, max);
+    scene.slots.learned(&id, record.clone(), 1);
+    asks(&scene);
+    scene.slots.won(&id, &ask, record, 1);
+    assert!(scene.take("other", Some("a")).is_ok());
 }
 
 #[test]

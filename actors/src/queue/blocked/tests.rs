@@ -62,7 +62,7 @@ fn while_none_can_start_they_are_asked_about_again_only_if_a_gate_has_news_or_th
     blocked.keep(kind("a"), place(1), 1);
     let opens = now + Duration::from_millis(2);
     let later =
-        |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited), soon: 0, waits: None });
+        |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited), ..HeldUp::default() });
     assert_eq!(blocked.take(now, 7, |_| true, later), None);
     assert_eq!((blocked.opens(), blocked.opens()), (Some(opens), None), "answered once");
     assert_eq!(blocked.reason(&kind("a")), Some(DeferReason::RateLimited));
@@ -74,7 +74,7 @@ fn while_none_can_start_they_are_asked_about_again_only_if_a_gate_has_news_or_th
 #[test]
 fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
     let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
-    let until = |until, soon| Some(HeldUp { until: Some(until), reason: None, soon, waits: None });
+    let until = |until, soon| Some(HeldUp { until: Some(until), soon, ..HeldUp::default() });
     assert_eq!(blocked.place_for(&kind("a"), false, until(now + SOON, 0), now), Goes::Here);
     let late = until(now + SOON * 2, 0);
     assert_eq!(blocked.place_for(&kind("a"), false, late, now), Goes::Parked);
@@ -82,10 +82,10 @@ fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
     assert_eq!(wants(&blocked, &kind("a"), Room::NotYet, now), 0);
     assert_eq!(fill(&mut blocked, "a", 0..5, now), [2, 3, 4]);
     blocked.keep(kind("c"), place(5), 5);
-    blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: 1_000, waits: None });
+    blocked.held_up(&kind("c"), HeldUp { until: Some(now), soon: 1_000, ..HeldUp::default() });
     assert!(fill(&mut blocked, "c", 6..500, now).is_empty(), "what may start in a moment is not sent away");
     let held = blocked.held();
-    let known = HeldUp { until: Some(now), reason: None, soon: 100, waits: None };
+    let known = HeldUp { until: Some(now), soon: 100, ..HeldUp::default() };
     assert_eq!(blocked.take(now, 1, |_| true, |_| Err(known)), None);
     assert_eq!(blocked.take_overdue().map(|(_, number)| number), Some(105), "once it is known how many may, it is");
     assert_eq!(blocked.held(), held - 1);
@@ -178,7 +178,7 @@ fn the_first_in_order_that_may_start_is_taken() {
         blocked.keep(kind(of), place(number), number);
     }
     let full = |is_full: bool| {
-        if is_full { Err(HeldUp { until: None, reason: None, soon: 0, waits: None }) } else { Ok(()) }
+        if is_full { Err(HeldUp::default()) } else { Ok(()) }
     };
     assert_eq!(blocked.take(now, 7, |_| false, |_| panic!("it was not to be asked about")), None);
     let taken = blocked.take(now, 0, |_| true, |number| full(*number == 1));

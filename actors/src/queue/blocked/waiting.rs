@@ -38,6 +38,8 @@ pub(super) struct Waiting<T> {
     pub(super) reason: Option<DeferReason>,
     /// About how many of them may start in a second, if that was said then.
     pub(super) soon: usize,
+    /// Whether the cluster was being asked for its slot then.
+    pub(super) asks_for_slot: bool,
 }
 
 impl<T> Default for Waiting<T> {
@@ -53,6 +55,7 @@ impl<T> Default for Waiting<T> {
             expected: (0, None),
             reason: None,
             soon: 0,
+            asks_for_slot: false,
         }
     }
 }
@@ -96,11 +99,12 @@ impl<T> Waiting<T> {
 
     /// Takes out jobs that were kept because more could have started, now that it is known how many can.
     pub(super) fn excess(&mut self, held_up: HeldUp, now: Instant, over: Duration) -> VecDeque<(Position, T)> {
-        if self.soon <= held_up.soon {
+        let are_judged = self.asks_for_slot && held_up.is_judged;
+        if self.soon <= held_up.soon && !are_judged {
             return VecDeque::new();
         }
         let is_soon = held_up.until.is_none_or(|until| until <= now + SOON);
-        let kept = if is_soon { self.kept(now, over).max(held_up.soon) } else { 0 };
+        let kept = if is_soon && !are_judged { self.kept(now, over).max(held_up.soon) } else { 0 };
         let excess = self.jobs.split_off(kept.min(self.jobs.len()));
         self.are_parked |= !excess.is_empty();
         excess
@@ -109,6 +113,7 @@ impl<T> Waiting<T> {
     pub(super) fn learn(&mut self, held_up: HeldUp) {
         self.reason = held_up.reason.or(self.reason);
         self.soon = held_up.soon;
+        self.asks_for_slot = held_up.asks_for_slot();
     }
 
     /// No job of the kind is parked any more: those that had to go behind parked ones wait here. Returns how many did.

@@ -16,7 +16,8 @@ use crate::runtime::kind::Kind;
 
 /// How long jobs wait whose limit finds no place here.
 const NO_PLACE: Duration = Duration::from_secs(1);
-/// While the cluster is asked, at most so many jobs of a kind are kept for its answer.
+/// While the cluster is asked, at most so many jobs of a kind are kept for its answer. In a line, all are: one that is
+/// judged there before an earlier one would end that.
 const KEPT: usize = 256;
 
 pub(super) struct OfSlots;
@@ -37,7 +38,10 @@ impl Gate for OfSlots {
             });
         let slots = gates.slots.take(job, elsewhere).map_err(|(no_slot, waits)| match no_slot {
             NoSlot::Full => HeldUp { reason: Some(DeferReason::Concurrency), waits: Some(waits), ..HeldUp::default() },
-            NoSlot::Unknown(most) => HeldUp { soon: most.min(KEPT), waits: Some(waits), ..HeldUp::default() },
+            NoSlot::Unknown(most) => {
+                let most = if has_line(&gates.routing.policies, job) { KEPT } else { most };
+                HeldUp { soon: most.min(KEPT), waits: Some(waits), ..HeldUp::default() }
+            }
             NoSlot::NoPlace => HeldUp::not_before(Instant::now() + NO_PLACE, DeferReason::Concurrency),
         })?;
         permits.slots = Some(Arc::new(slots));

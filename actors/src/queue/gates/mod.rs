@@ -71,6 +71,8 @@ pub(crate) struct HeldUp {
     pub(crate) soon: usize,
     /// The slot that it waits for.
     pub(crate) waits: Option<AwaitedLimit>,
+    /// It is judged in its line instead of being kept ([`Gates::is_judged_at_once`]).
+    pub(crate) is_judged: bool,
 }
 
 impl HeldUp {
@@ -120,6 +122,14 @@ impl Gates {
     /// Asks the gates about the first job of its kind. It may have the trial of its handlers already. If it cannot
     /// start now, they say why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment, now: Instant) -> Result<Permits, HeldUp> {
+        self.admit(assignment, now).map_err(|held_up| {
+            // While the cluster is asked for its slot, its key may be free.
+            let is_judged = !held_up.asks_for_slot() && self.is_judged_at_once(assignment);
+            HeldUp { is_judged, ..held_up }
+        })
+    }
+
+    fn admit(&self, assignment: &Assignment, now: Instant) -> Result<Permits, HeldUp> {
         let asked: SmallVec<[&dyn Gate; ALL.len()]> = self.of(assignment).collect();
         if asked.len() > 1 && self.is_remote(assignment) {
             handler_capacity::look(self, assignment)?;

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use longshore_domain::policy::QueuePolicy;
+use longshore_domain::concurrency::OnBusy;
+use longshore_domain::policy::{Policies, QueuePolicy, TypePolicy};
 use longshore_domain::run::{DeferReason, Run};
 use longshore_domain::setting::PauseOf;
 use longshore_domain::{JobOptions, JobType};
@@ -74,6 +75,33 @@ async fn while_no_handler_is_known_one_key_at_a_time_asks_for_its_slot() {
     scene.announces("unknown", 8);
     assert!(scene.leave().is_empty());
     assert_eq!(slots.to_ask(), 3);
+}
+
+/// Given types whose keys have a line or an order, when the first jobs of a key come, then they are kept while the
+/// cluster is asked for its slot, as that may be free; once it is known to be taken, all go to their line, in order.
+#[tokio::test]
+async fn jobs_go_to_the_line_of_their_key_only_once_it_is_known_to_be_busy() {
+    let on_busy = |on_busy| TypePolicy { on_busy, ..TypePolicy::default() };
+    let ordered = TypePolicy { ordered: true, ..TypePolicy::default() };
+    let with_lines = [OnBusy::DropNew, OnBusy::KeepNewest, OnBusy::CancelRunning].map(on_busy);
+    for policy in with_lines.into_iter().chain([ordered]) {
+        let types = [(JobType::parse("here").unwrap(), policy)].into();
+        let scene = Scene::with(QueuePolicy::default(), Policies { types, ..Policies::default() });
+        let of_key = |number| {
+            let options = JobOptions { concurrency_key: Some("k".to_owned()), ..JobOptions::default() };
+            Incoming { options: Some(options), ..job("here", 5, number) }
+        };
+        scene.arrive((1..=5).map(of_key));
+        assert!(scene.leave().is_empty());
+        let slots = &scene.buffer().gates.slots;
+        assert_eq!((slots.to_ask(), scene.held()), (1, (0, 5)));
+        slots.are_taken();
+        let (first, parks) = next(&scene);
+        assert_eq!((first.as_str(), parks.park.as_ref().unwrap().reason), ("p1", Some(DeferReason::Concurrency)));
+        assert_eq!(scene.leave(), ["p2", "p3", "p4", "p5"]);
+        scene.arrive([of_key(6)]);
+        assert_eq!(scene.leave(), ["p6"], "at once");
+    }
 }
 
 /// A queue whose remote type was full when four of its jobs came: the fourth was parked, the others have ended.

@@ -104,6 +104,9 @@ impl ScheduleSettings {
         let wrong = [
             ("run_id", job.run_id.is_some(), "each run of a schedule is named by its id and due time"),
             ("batch_id", job.batch_id.is_some(), "a batch ends, and a schedule does not"),
+            ("debounce", job.debounce.is_some(), "each run of a schedule has its own id and time"),
+            // Each run's key has a suffix: submitted, none is empty.
+            ("idempotency_key", job.idempotency_key.as_deref() == Some(""), "is empty"),
             ("run_at", job.run_at.is_some(), "a schedule's runs start when they fall due"),
             ("delay_ms", job.delay_ms.is_some(), "a schedule's runs start when they fall due"),
             ("expires_at", job.expires_at.is_some(), "would expire every run at the same time; use expires_in_ms"),
@@ -313,6 +316,8 @@ mod tests {
             (r#"{"id":"n","type":"t","every":"5m","overlap":"queue"}"#, "overlap: unknown word `queue`"),
             (r#"{"id":"n","type":"t","every":"5m","run_id":"r"}"#, "run_id: each run of a schedule"),
             (r#"{"id":"n","type":"t","every":"5m","batch_id":"b"}"#, "batch_id: a batch ends"),
+            (r#"{"id":"n","type":"t","every":"5m","debounce":{"key":"k","wait_ms":1}}"#, "debounce: each run"),
+            (r#"{"id":"n","type":"t","every":"5m","idempotency_key":""}"#, "idempotency_key: is empty"),
             (r#"{"id":"n","type":"t","every":"5m","delay_ms":7}"#, "delay_ms: a schedule's runs"),
             (r#"{"id":"n","type":"t","every":"5m","expires_at":"2027-01-31T09:30:00Z"}"#, "expires_at: would expire"),
             (r#"{"id":"n","type":"t","every":"5m","deadline":"2027-01-31T09:30:00Z"}"#, "deadline: is not a duration"),
