@@ -394,8 +394,8 @@ async fn nodes_answer_to_inboxes_only() {
     assert_eq!((world.depth("main", 5).await, world.event_log("*").await.len()), (0, 0));
 }
 
-/// Given a key, a schedule and a pause, when they are removed, then what says so is stored for good, and they can be made
-/// again: a server that was killed brings back what such a message superseded, once it has expired.
+/// Given a key, a schedule and a pause, when they are removed, then what says so is stored for good, and they can be
+/// made again: a server that was killed brings back what such a message superseded, once it has expired.
 #[tokio::test]
 async fn what_was_removed_by_order_is_removed_for_good() {
     let world = world().await;

@@ -484,8 +484,7 @@ async fn limits_can_be_set_where_there_were_none() {
     assert!(answer["limit"]["values"].is_null(), "{answer}");
     let ended = world.ends(&jobs, WITHIN).await;
     assert!(ended.iter().all(|state| state == "completed"));
-    let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
-    assert_eq!(order.len(), jobs.len());
+    assert_eq!(handler.calls().len(), jobs.len());
 
     world.request_as("_all", "limits.set", json!({"tenant": "acme", "rate": 3, "per_ms": 3_600_000})).await;
     let job = json!({"type": "noop", "payload": {}});

@@ -437,8 +437,8 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
     assert!(a.stop().await.success());
 }
 
-/// Given a server without room for another queue, when one is put, then it is refused and leaves nothing behind. A queue
-/// that lacks lanes all the same keeps no other from being shown.
+/// Given a server without room for another queue, when one is put, then it is refused and leaves nothing behind. A
+/// queue that lacks lanes all the same keeps no other from being shown.
 #[tokio::test]
 async fn a_queue_that_is_refused_leaves_nothing_and_half_of_one_hides_no_other() {
     use_binary();

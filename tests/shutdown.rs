@@ -110,8 +110,8 @@ async fn who_waits_for_a_run_is_answered_before_the_node_ends() {
     assert_eq!(record.unwrap().state.to_string(), "completed");
 }
 
-/// Given jobs that come over HTTP, a line each and one by one, when the node is asked to end, then every one that it took
-/// is answered, and the lines end with a refusal.
+/// Given jobs that come over HTTP, a line each and one by one, when the node is asked to end, then every one that it
+/// took is answered, and the lines end with a refusal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_submits_over_http_as_the_node_ends_has_an_answer_for_each_job() {
     let world = world().await;

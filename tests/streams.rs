@@ -177,7 +177,8 @@ async fn a_run_is_followed_from_its_beginning_to_its_end() {
         assert_eq!(later, all[3..], "behind that event");
         assert_eq!(answer(node.http(), &path, Some(&end)).await, (204, String::new()));
     }
-    // From an event of the tenant's that came after its end there is nothing more to come, and it need not be waited for.
+    // From an event of the tenant's that came after its end there is nothing more to come, and it need not be waited
+    // for.
     let other = world.publish("noop").json(json!({})).await;
     let others = Follower::of(first.http(), &format!("/v1/runs/{other}/stream"), None).await.rest().await;
     let further = Follower::of(first.http(), &path, Some(&others.last().unwrap().id)).await;

@@ -95,7 +95,7 @@ async fn a_page_that_panics_costs_its_own_connection() {
     is_answered(address).await;
 }
 
-/// A connection that nobody asks over ends; whoever is being answered, and whoever comes until then, has an answer.
+/// A connection without a request ends; every request that is at work, or comes until then, has an answer.
 #[tokio::test]
 async fn a_listener_that_ends_answers_first() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

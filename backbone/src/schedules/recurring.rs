@@ -68,7 +68,8 @@ impl Backbone {
         Ok(self.found(self.latest_for_certain(BUCKET, &subject).await?))
     }
 
-    /// Whether there is room for a schedule that is new. A firing makes its schedule longer: new ones leave room for that.
+    /// Whether there is room for a schedule that is new. A firing makes its schedule longer: new ones leave room for
+    /// that.
     pub fn has_room_for(&self, schedule: &Recurring) -> bool {
         let subject = self.recurring_key(&schedule.tenant, schedule.id());
         self.0.schedules_space.count(&subject, &json(schedule)).is_ok()
