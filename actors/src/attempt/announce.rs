@@ -7,11 +7,16 @@ use crate::ports::Server as _;
 use crate::ports::encode::EncodedEvents;
 use crate::runtime::Unpoisoned as _;
 
-/// Publishes the start of the current attempt, live and, if its record is stored, in the log.
+/// Publishes the start of the current attempt, live and, if its record is stored, in the log; nothing if its lease is
+/// over before anything is stored.
 pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
     let (lines, commit) = {
         let mut current = current.lock().unpoisoned();
         let Some(RunningAttempt { assignment, attempt_state, .. }) = current.as_mut() else { return };
+        if !attempt_state.is_stored && assignment.lease_is_over(ports.instant(), ports.lease()) {
+            // The node stood still since it looked: another has the job, and this one will not call its handler.
+            return;
+        }
         let metrics = ports.metrics().of(&assignment.job);
         if !std::mem::replace(&mut attempt_state.is_counted, true) {
             metrics.started.inc();

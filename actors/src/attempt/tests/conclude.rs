@@ -15,6 +15,7 @@ use super::begin::{Scene, after, held_by, retrying};
 use super::node::holds;
 use super::server::{Fault, RUN, SEQUENCE, at, id, message};
 use super::{LEASE, completed, done, failed, failed_for};
+use crate::attempt::announce::announce;
 use crate::attempt::conclude::{HeldRetry, judge_or_hold};
 use crate::attempt::ports::Ports as _;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
@@ -176,6 +177,18 @@ fn what_was_published_at_the_start_is_not_published_again() {
     running.attempt_state.published = running.attempt_state.published.after_live(2, false);
     let ends = ["record completed 1/1", "live completed", "log enqueued started completed", "ack 7"];
     assert_eq!(scene.ends(running, completed()), ends);
+}
+
+/// Given an attempt that began, when its node stands still for a lease before it says so, then nothing is said.
+#[test]
+fn no_start_is_published_once_the_lease_is_over() {
+    for (still_for, published) in [(LEASE - Duration::from_millis(1), vec!["live enqueued started"]), (LEASE, vec![])] {
+        let mut scene = Scene::new();
+        let current = Arc::new(Mutex::new(Some(scene.runs())));
+        scene.server.pass(still_for);
+        done(announce(&scene.node, &current));
+        assert_eq!(scene.node.sent(), published);
+    }
 }
 
 #[test]
