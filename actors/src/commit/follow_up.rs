@@ -247,7 +247,8 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
     end(server, commit).await;
     // After all else: where the end has no record, the job could come again until now.
     if let Some(run) = ended {
-        forget_steps(server, &run).await;
+        // Apart, as every other commit would carry it along.
+        Box::pin(forget_steps(server, &run)).await;
     }
 }
 
