@@ -204,11 +204,11 @@ async fn taken_over<P: SubmitPorts>(
 ) -> Result<Submitted, ApiError> {
     let job = &submission.job;
     let (is_mismatch, before) = (is_mismatch(ports, submission, taken_by), own.run.clone());
-    let run = match taken_by.published {
-        true => keys::end_as_taken(ports, own, &taken_by.run_id).await?.map(|found| found.run),
-        false => ports.server().read_record(&job.tenant, &job.run_id).await?.map(|found| found.run),
+    let made_way = if taken_by.published { keys::make_way(ports, own, &taken_by.run_id).await? } else { None };
+    let run = match made_way {
+        Some(run) => run,
+        None => ports.server().read_record(&job.tenant, &job.run_id).await?.ok_or_else(changes)?.run,
     };
-    let run = run.ok_or_else(changes)?;
     let holder = match run.state.duplicate_of() {
         Some(of) => of.clone(),
         // Its key was free again before it was taken: this run is not a duplicate.
@@ -260,17 +260,17 @@ pub(super) fn mismatch(of: &RunId) -> ApiError {
     ApiError::new(Code::IdempotencyMismatch, message)
 }
 
-/// Marks a record as published, so that it does not go away by itself. If another write was first, returns that record:
-/// most often a node has taken the run up already.
+/// Marks a record as published, so that it does not go away by itself. If another write was first, a node has most often
+/// taken the run up already.
 ///
 /// # Errors
 /// The record may not be marked: a client that were answered could not rely on its run.
-async fn mark_record<P: SubmitPorts>(ports: &P, run: &mut Run, revision: u64) -> Result<Option<Run>, ApiError> {
+async fn mark_record<P: SubmitPorts>(ports: &P, run: &mut Run, revision: u64) -> Result<(), ApiError> {
     run.published = true;
     ports.sign(run);
     match ports.server().write_for_client(run, revision).await? {
-        Written::Won(_) => Ok(None),
-        Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => Ok(Some(found.run)),
+        Written::Won(_) => Ok(()),
+        Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => Ok(()),
         Written::Lost(_) => Err(changes()),
     }
 }

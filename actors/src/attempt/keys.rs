@@ -346,20 +346,6 @@ pub(crate) async fn make_way<P: RunPorts>(ports: &P, found: Found, of: &RunId) -
     }
 }
 
-/// Ends a run whose key another one has, unless another write of its record came first; returns that record.
-pub(crate) async fn end_as_taken<P: RunPorts>(ports: &P, own: Found, of: &RunId) -> Result<Option<Found>, Error> {
-    let Found { mut run, revision } = own;
-    run.lose_key(of.clone(), ports.now());
-    ports.sign(&mut run);
-    Ok(match ports.server().write_record(&run, revision).await? {
-        Written::Won(revision) => {
-            ports.metrics().run_ended(&run);
-            Some(Found { run, revision })
-        }
-        Written::Lost(found) => found.map(|found| *found),
-    })
-}
-
 /// Finishes what an earlier delivery of the job has begun, if its node died over it: ends the runs that the job's key
 /// was taken from. For a job that will not start, so that nothing else does.
 pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! Run-time settings in the control bucket: read, written by compare-and-set, and announced to all nodes.
 //!
 //! A node reads them from the bucket's leader, each change once: a setting that is removed leaves a message that says
-//! so, for good. An announcement only says that there is something to read, and
-//! from which revision on; a node that misses it reads a moment later all the same.
+//! so, for good. An announcement only says that there is something to read, and from which revision on; a node that
+//! misses it reads a moment later all the same.
 
 use std::time::Duration;
 

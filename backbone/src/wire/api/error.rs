@@ -80,15 +80,8 @@ pub struct ApiError {
 }
 
 /// What holds of repeats after an error that leaves open whether the request was carried out.
-macro_rules! repeats {
-    () => {
-        "the request may have been carried out all the same: a submit with a run id or key may be repeated; before you \
-         repeat any other change, look"
-    };
-}
-
-/// The hint of errors that pass by themselves.
-const PASSES: &str = concat!("health says what a node misses; ", repeats!());
+const REPEATS: &str = "the request may have been carried out all the same: a submit with a run id or key may be \
+                       repeated; before you repeat any other change, look";
 
 impl ApiError {
     /// An error answer.
@@ -99,7 +92,7 @@ impl ApiError {
 
     /// The same with what to do about it.
     #[must_use]
-    pub fn hint(self, hint: &'static str) -> Self {
+    pub fn hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
@@ -112,11 +105,9 @@ impl ApiError {
     /// 504: no node answered.
     pub fn no_answer(within: Duration) -> Self {
         let message = format!("no answer within {within:?}");
-        Self { code: 504, error: "no_answer".to_owned(), ..Self::new(Code::Unavailable, message) }.hint(concat!(
-            "the nodes are busy, lack something (health says what) or are gone (nodes.list); ",
-            repeats!(),
-            "; a NATS user needs the right to publish there and to read the inbox of the answer, as \
-                 docs/contract.md lists"
+        Self { code: 504, error: "no_answer".to_owned(), ..Self::new(Code::Unavailable, message) }.hint(format!(
+            "the nodes are busy, lack something (health says what) or are gone (nodes.list); {REPEATS}; a NATS user \
+             needs the right to publish there and to read the inbox of the answer, as docs/contract.md lists"
         ))
     }
 
@@ -132,7 +123,7 @@ impl ApiError {
 
     /// 503, for what passes by itself.
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(Code::Unavailable, message).hint(PASSES)
+        Self::new(Code::Unavailable, message).hint(format!("health says what a node misses; {REPEATS}"))
     }
 }
 
