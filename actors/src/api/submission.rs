@@ -260,8 +260,8 @@ pub(super) fn mismatch(of: &RunId) -> ApiError {
     ApiError::new(Code::IdempotencyMismatch, message)
 }
 
-/// Marks a record as published, so that it does not go away by itself. If another write was first, a node has most often
-/// taken the run up already.
+/// Marks a record as published, so that it does not go away by itself. If another write was first, a node has most
+/// often taken the run up already.
 ///
 /// # Errors
 /// The record may not be marked: a client that were answered could not rely on its run.
