@@ -160,6 +160,24 @@ async fn an_extract_of_the_event_log_ends_and_a_follower_goes_on() {
     assert!(lines.next_line().await.unwrap().unwrap().contains("second"));
 }
 
+/// Given a follower of the event log, when the server is killed and starts again, then the follower goes on behind the
+/// last event that it has shown.
+#[tokio::test]
+async fn a_follower_of_the_event_log_outlives_a_restart_of_the_server() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    say(&world, "submit echo 1 --run-id first --wait").await.well();
+    let mut follower = world.command("events --since 1h --follow --event completed".split(' '));
+    let mut follower = follower.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert!(lines.next_line().await.unwrap().unwrap().contains("first"));
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+    world.submit(json!({"type": "echo", "run_id": "second"})).await;
+    let next = lines.next_line().await.unwrap();
+    assert!(next.as_ref().is_some_and(|line| line.contains("second")), "{next:?}");
+}
+
 /// Given a reader of live events that ends early, when nothing more happens, then the command ends with it.
 #[tokio::test]
 async fn events_end_with_their_reader() {
@@ -177,6 +195,43 @@ async fn events_end_with_their_reader() {
         let ended = tokio::time::timeout(Duration::from_secs(60), events.wait()).await;
         assert!(ended.unwrap_or_else(|_| panic!("{command} goes on without a reader")).unwrap().success());
     }
+}
+
+/// Given a run that does not end in time, when a program waits for it, then stderr names the run from the beginning,
+/// and stdout has its record as it is when the time is over.
+#[tokio::test]
+async fn who_waits_in_vain_is_given_the_run() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    for line in ["submit sleep {\"ms\":600000} --run-id slow --wait=1s --json", "runs wait slow --timeout 1s --json"] {
+        let said = say(&world, line).await;
+        assert_eq!((said.code, &said.json()["run_id"], &said.json()["state"]), (4, &json!("slow"), &json!("running")));
+    }
+    let line = "submit sleep {\"ms\":600000} --run-id other --wait --json";
+    let mut waiting = world.command(line.split(' '));
+    let mut waiting = waiting.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    assert!(lines.next_line().await.unwrap().unwrap().starts_with("other: enqueued; waiting"));
+}
+
+/// Given a job that was accepted, when the server is gone before the first answer about its end, then the command waits
+/// for it all the same.
+#[tokio::test]
+async fn the_wait_for_an_accepted_job_outlives_a_restart_of_the_server() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let mut waiting = world.command(["submit", "sleep", "{\"ms\":500}", "--wait"]);
+    let mut waiting = waiting.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    assert!(lines.next_line().await.unwrap().unwrap().contains("waiting for its end"));
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+    let ended = waiting.wait().await.unwrap();
+    let mut said = Vec::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        said.push(line);
+    }
+    assert!(ended.success(), "{ended}: {said:?}");
 }
 
 /// Given a user who takes the limit of an attempt for that of the waiting, then the command says which is which.

@@ -180,28 +180,34 @@ impl Client {
         Ok(until_refused(messages, refused.map(failed)))
     }
 
-    /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows; says first how many batches
-    /// the log has of that. The server's consumer is replaced by itself when it is lost, without a gap.
+    /// Reads the event log of a tenant, `*` for all, from there on and then as it grows; says first how many batches
+    /// the log has of that. The server's consumer may be lost with the server: then the stream has an error, and the
+    /// log is to be read again, behind the last batch.
     ///
     /// # Errors
-    /// The server has no event log, or the user may not read it. The stream ends with an error when it cannot go on.
+    /// The server has no event log, or the user may not read it.
     pub async fn event_log(
         &self,
         tenant: &str,
-        since: Timestamp,
+        from: LogStart,
     ) -> Result<(u64, impl Stream<Item = Result<LogBatch, Error>> + use<>), Error> {
         let (stream, subject) = (self.names.events_stream(), self.names.event_log(tenant));
         let failed = {
             let subject = subject.clone();
             move |source: Cause| Error::Read { subject: subject.clone(), source }
         };
-        let start_time = DateTime::from_unix_timestamp_nanos(i128::from(since.millis()) * 1_000_000)
-            .map_err(|error| failed(Box::new(error)))?;
+        let deliver_policy = match from {
+            LogStart::Since(time) => {
+                let start_time = DateTime::from_unix_timestamp_nanos(i128::from(time.millis()) * 1_000_000);
+                DeliverPolicy::ByStartTime { start_time: start_time.map_err(|error| failed(Box::new(error)))? }
+            }
+            LogStart::Behind(sequence) => DeliverPolicy::ByStartSequence { start_sequence: sequence + 1 },
+        };
         let config = pull::OrderedConfig {
             // With a name the request's subject ends with the filter, by which a tenant is kept to its own log.
             name: Some(format!("longshore-{}", uuid::Uuid::now_v7().simple())),
             filter_subject: subject,
-            deliver_policy: DeliverPolicy::ByStartTime { start_time },
+            deliver_policy,
             ..pull::OrderedConfig::default()
         };
         let refusals = self.nats.refusals();
@@ -227,8 +233,8 @@ impl Client {
         });
         let messages = messages.map(move |message| match message {
             Ok(message) => {
-                let behind = message.info().map_err(&failed)?.pending;
-                Ok(LogBatch { events: message.payload.clone(), behind })
+                let info = message.info().map_err(&failed)?;
+                Ok(LogBatch { events: message.payload.clone(), sequence: info.stream_sequence, behind: info.pending })
             }
             Err(error) => Err(failed(Box::new(error))),
         });
@@ -236,11 +242,22 @@ impl Client {
     }
 }
 
+/// Where a log is read from.
+#[derive(Debug, Clone, Copy)]
+pub enum LogStart {
+    /// This time.
+    Since(Timestamp),
+    /// The batch behind the one with this sequence.
+    Behind(u64),
+}
+
 /// Some events of a log that follow each other.
 #[derive(Debug)]
 pub struct LogBatch {
     /// A JSON line each.
     pub events: Bytes,
+    /// Its place in the log.
+    pub sequence: u64,
     /// How many batches the log had behind this one when it was sent.
     pub behind: u64,
 }

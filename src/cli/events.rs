@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt as _;
+use longshore_backbone::client::LogStart;
 use longshore_backbone::wire::logged::{self, EVENTS, EventFilter, Logged};
 use longshore_backbone::wire::subject::Names;
+use longshore_backbone::{Error as Backbone, MissingRight};
 use longshore_domain::{Queue, RunId, Timestamp};
 use serde_json::Value;
 
 use super::client::Api;
+use super::ended::text_of;
 use super::output::{self, FAINT, style_of, styled, text};
 use super::{Ended, Global, exact};
 
@@ -104,31 +107,82 @@ async fn live(api: &Api, tenant: &str, arguments: &EventsArguments) -> anyhow::R
 /// How far the events of several nodes and tenants may be out of order in the log.
 const DISORDER: Duration = Duration::from_secs(30);
 
+/// How long a follower whose log cannot be read waits before it opens it again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What is asked of the log, and how far it has been read.
+struct Reading<'a> {
+    tenant: &'a str,
+    since: Timestamp,
+    from: LogStart,
+    /// How many times it was opened.
+    opened: u64,
+    arguments: &'a EventsArguments,
+}
+
 async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &EventsArguments) -> anyhow::Result<Ended> {
     let tenant = if tenant == "_all" { "*" } else { tenant };
-    let filter = arguments.filter();
-    let (stored, batches) = api.client.event_log(tenant, since).await?;
-    // An extract ends where the log ended when it was asked for, or ends by now: old events may have gone meanwhile.
-    let (mut batches, mut left) = (std::pin::pin!(batches), if arguments.follow { u64::MAX } else { stored });
-    while left > 0 {
-        let Some(batch) = batches.next().await.transpose()? else { break };
-        left = if arguments.follow { left } else { (left - 1).min(batch.behind) };
-        for line in String::from_utf8_lossy(&batch.events).lines().filter(|line| !line.is_empty()) {
+    let mut reading = Reading { tenant, since, from: LogStart::Since(since), opened: 0, arguments };
+    let mut said = 0;
+    loop {
+        let error = match reading.read(api).await {
+            // A restart of the server takes its consumer along.
+            Err(error) if arguments.follow && reading.opened > 0 && may_pass(&error) => error,
+            ended => return ended,
+        };
+        if said < reading.opened {
+            eprintln!("the event log is opened again where it was read to: {}", text_of(&error));
+            said = reading.opened;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// Whether the log cannot be read for another reason than that the user lacks the right to it.
+fn may_pass(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Backbone::Read { source, .. }) if !source.is::<MissingRight>())
+}
+
+impl Reading<'_> {
+    /// To the end that was asked for, or to an error.
+    async fn read(&mut self, api: &Api) -> anyhow::Result<Ended> {
+        let (stored, batches) = api.client.event_log(self.tenant, self.from).await?;
+        self.opened += 1;
+        // An extract ends where the log ended when it was asked for, or ends by now: old events may have gone
+        // meanwhile.
+        let follow = self.arguments.follow;
+        let (mut batches, mut left) = (std::pin::pin!(batches), if follow { u64::MAX } else { stored });
+        while left > 0 {
+            let Some(batch) = batches.next().await.transpose()? else { break };
+            left = if follow { left } else { (left - 1).min(batch.behind) };
+            if !self.show(&String::from_utf8_lossy(&batch.events))? {
+                break;
+            }
+            self.from = LogStart::Behind(batch.sequence);
+        }
+        Ok(Ended::Success)
+    }
+
+    /// Shows those of a batch that were asked for; says whether there may be more of them.
+    fn show(&self, batch: &str) -> anyhow::Result<bool> {
+        let (since, until) = (self.since, self.arguments.until);
+        let filter = self.arguments.filter();
+        for line in batch.lines().filter(|line| !line.is_empty()) {
             let Ok(event) = exact::read(line) else {
                 eprintln!("a line of the event log is not an event: {}", output::cut(line, 200));
                 continue;
             };
             let at = Timestamp::parse(text(&event, "at")).unwrap_or_default();
-            if arguments.until.is_some_and(|until| at > until.plus(DISORDER)) {
-                return Ok(Ended::Success);
+            if until.is_some_and(|until| at > until.plus(DISORDER)) {
+                return Ok(false);
             }
-            let is_asked_for = at >= since && arguments.until.is_none_or(|until| at <= until);
+            let is_asked_for = at >= since && until.is_none_or(|until| at <= until);
             if is_asked_for && Logged::read(line).is_some_and(|logged| filter.fits(&logged)) {
-                arguments.show(&event)?;
+                self.arguments.show(&event)?;
             }
         }
+        Ok(true)
     }
-    Ok(Ended::Success)
 }
 
 /// One event on one line.

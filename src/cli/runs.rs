@@ -124,7 +124,7 @@ pub(crate) async fn run(global: &Global, command: RunsCommand) -> anyhow::Result
             output::bytes(&STANDARD.decode(payload.payload_base64)?)?;
             Ok(Ended::Success)
         }
-        RunsCommand::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
+        RunsCommand::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json, None).await,
         RunsCommand::Cancel(which) => {
             let (selection, options) = which.chosen()?;
             let cancelled = |id: &RunId, _: &Encoded<_>| output::say(&format!("{id} is cancelled"));
@@ -202,12 +202,18 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Nodes may restart while the command waits: how long it goes on without any node, once one has answered.
 const NOBODY_FOR: Duration = Duration::from_secs(60);
 
-/// Waits for a run's end, at most `most`, and prints it.
-pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bool) -> anyhow::Result<Ended> {
+/// Waits for a run's end, at most `most`, and prints it; for machines also what is known when the time is over.
+/// `answered`: when a node has last answered.
+pub(crate) async fn wait(
+    api: &Api,
+    id: &RunId,
+    most: Option<Duration>,
+    json: bool,
+    mut answered: Option<Instant>,
+) -> anyhow::Result<Ended> {
     let deadline = most.map(|most| Instant::now() + most);
-    let mut answered: Option<Instant> = None;
     // The first answers come sooner, so that it is soon seen what the run waits for.
-    let (mut one_wait, mut said, mut is_followed) = (FIRST_WAIT, None, false);
+    let (mut one_wait, mut said, mut is_followed, mut known) = (FIRST_WAIT, None, false, None);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now = left.unwrap_or(one_wait).min(one_wait);
@@ -231,21 +237,27 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
                 said = reason;
                 let was_last = left.is_some_and(|left| left <= one_wait);
                 one_wait = (one_wait * 2).min(ONE_WAIT);
+                known = Some(answer).filter(|_| json);
                 if was_last {
                     eprintln!("{id} has not ended yet: {state}");
-                    return Ok(Ended::TimedOut);
+                    return timed_out(known);
                 }
             }
             Err(ApiError { code: 503 | 504, .. }) if answered.is_some_and(|at| at.elapsed() < NOBODY_FOR) => {
                 if left.is_some_and(|left| left.is_zero()) {
                     eprintln!("{id} has not ended yet, as far as is known: no node answers");
-                    return Ok(Ended::TimedOut);
+                    return timed_out(known);
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+fn timed_out(known: Option<Encoded<Record>>) -> anyhow::Result<Ended> {
+    known.iter().try_for_each(output::json)?;
+    Ok(Ended::TimedOut)
 }
 
 /// A state that only a newer node knows counts as an end: waiting for another state could last for ever.

@@ -11,6 +11,7 @@ use longshore_domain::duration::DurationError;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, JobType, RunId, Timestamp, duration};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::client::Api;
 use super::job::Job;
@@ -81,15 +82,15 @@ pub(crate) async fn run(global: &Global, arguments: SubmitArguments) -> anyhow::
             Ok(())
         });
     };
-    if !arguments.json {
-        let bound = most.map(|most| format!(", at most {}", DurationText(most))).unwrap_or_default();
-        eprintln!("{run_id}: {}; waiting for its end{bound}", summary(&submitted));
-        if let Some(timeout) = arguments.job.timeout.filter(|_| most.is_none()) {
-            let timeout = DurationText(timeout);
-            eprintln!("--timeout {timeout} is the limit of an attempt; --wait={timeout} would be that of the waiting");
-        }
+    // Whatever ends the waiting, the run's id has been said.
+    let bound = most.map(|most| format!(", at most {}", DurationText(most))).unwrap_or_default();
+    eprintln!("{run_id}: {}; waiting for its end{bound}", summary(&submitted));
+    if let Some(timeout) = arguments.job.timeout.filter(|_| most.is_none()) {
+        let timeout = DurationText(timeout);
+        eprintln!("--timeout {timeout} is the limit of an attempt; --wait={timeout} would be that of the waiting");
     }
-    runs::wait(&api, run_id, most, arguments.json).await.map_err(|error| wait_again(error, run_id))
+    let answered = Some(Instant::now());
+    runs::wait(&api, run_id, most, arguments.json, answered).await.map_err(|error| wait_again(error, run_id))
 }
 
 /// What is known of the job: a node that failed, or did not answer, may have accepted it.
