@@ -234,6 +234,28 @@ async fn a_command_that_lacks_a_right_ends_and_names_it() {
     node.stop().await;
 }
 
+/// Given users who each lack one right that a node needs at its start, when a node starts, then it ends and names it.
+#[tokio::test]
+async fn a_node_that_lacks_a_right_at_its_start_ends_and_names_it() {
+    let user = |name: &str, rights: &str| format!("{{user: {name}, password: p, permissions: {rights}}}");
+    let users = [
+        "{user: all, password: p}".to_owned(),
+        user("no_api", "{publish: {deny: \"$JS.API.INFO\"}}"),
+        user("no_stream", "{publish: {deny: \"$JS.API.STREAM.CREATE.>\"}}"),
+        user("no_inbox", "{subscribe: {deny: \"_INBOX.>\"}}"),
+    ];
+    let world = with_users(&users.join(", ")).await;
+    for (user, lacks) in [
+        ("no_api", "publish to $JS.API.INFO"),
+        ("no_stream", "publish to $JS.API.STREAM.CREATE."),
+        ("no_inbox", "subscribe to _INBOX."),
+    ] {
+        let refusal = world.node().env("NATS_USER", user).env("NATS_PASSWORD", "p").try_start().await.unwrap_err();
+        let said = format!("cannot use JetStream: the NATS user lacks the right to {lacks}");
+        assert!(refusal.log.contains(&said) && refusal.log.contains("hint: grant it"), "{refusal}");
+    }
+}
+
 /// Given a server with passwords, when its address holds one, then a node and a command use it, and nothing shows it.
 #[tokio::test]
 async fn a_login_in_the_address_is_used_and_never_shown() {
@@ -257,6 +279,32 @@ async fn a_login_in_the_address_is_used_and_never_shown() {
     assert!(said.contains("two different users") && !said.contains("n0tthis") && !said.contains("s3cr"), "{said}");
     let log = node.log().since(0).join("\n");
     assert!(!log.contains("s3cr"), "{log}");
+    node.stop().await;
+}
+
+/// Given variables for one server, when the command line names the context of another, then that one is asked, with its
+/// own login; and that login is not sent where a variable names the server and the context.
+#[tokio::test]
+async fn a_context_of_the_command_line_wins_over_variables() {
+    let world = with_users("{user: all, password: p}, {user: ann, password: q}").await;
+    let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
+    let contexts = world.dir().join("nats/context");
+    std::fs::create_dir_all(&contexts).unwrap();
+    let context = json!({"url": world.urls(), "user": "ann", "password": "q"});
+    std::fs::write(contexts.join("mine.json"), context.to_string()).unwrap();
+    let nodes = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = world.command(arguments.iter().copied());
+        command.env("XDG_CONFIG_HOME", world.dir()).envs(variables.iter().copied());
+        command.output()
+    };
+    let elsewhere = [("NATS_URL", "nats://127.0.0.1:1"), ("NATS_USER", "bob"), ("NATS_PASSWORD", "n")];
+    let said = nodes(&["--context", "mine", "nodes"], &elsewhere).await.unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let other_name = world.urls().replace("127.0.0.1", "localhost");
+    let variables = [("NATS_URL", other_name.as_str()), ("NATS_CONTEXT", "mine")];
+    let said = nodes(&["nodes"], &variables).await.unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("uthorization"), "the login went to another address: {said}");
     node.stop().await;
 }
 

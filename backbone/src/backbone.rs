@@ -91,7 +91,7 @@ impl Backbone {
         let bucket = names.bucket_stream("control");
         // Before the cluster's first start there is nobody to ask yet, and nothing that a clock could harm.
         let _ = clock::set_first(&control, &bucket, Duration::ZERO).await;
-        let had_jobs = provision::everything(&control.jetstream(), ground, &connection.shown_url(), queues).await?;
+        let had_jobs = provision::everything(&control, ground, &connection.shown_url(), queues).await?;
         clock::set_first(&control, &bucket, CLOCK_SET_WITHIN)
             .await
             .map_err(|error| Error::Read { subject: "the server's time".to_owned(), source: error.into() })?;

@@ -96,8 +96,9 @@ impl Cli {
         let matches = Self::definition().try_get_matches().unwrap_or_else(|error| hints::improved(error).exit());
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, chosen)) = matches.subcommand() {
-            let by_hand = |option| chosen.value_source(option) == Some(ValueSource::CommandLine);
+            let by_hand = |option: &str| chosen.value_source(option) == Some(ValueSource::CommandLine);
             cli.global.named_by_hand = by_hand("server") || by_hand("context");
+            cli.global.nats = cli.global.nats.led_by_context(by_hand);
         }
         cli
     }

@@ -1,7 +1,8 @@
 //! The connection to NATS: the options and variables of NATS tools, none of our own. The command line takes the options
 //! from here, with their help.
 //!
-//! An option wins over its variable, a variable over the context, the context over the default address.
+//! An option wins over its variable, a variable over the context, the context over the default address. Only where the
+//! command line names the context, and not a variable, that wins over the variables for another server and its login.
 
 use std::path::PathBuf;
 
@@ -116,6 +117,27 @@ impl Options {
         some(&self.server).is_some() || some(&self.context).is_some()
     }
 
+    /// The same without what variables alone say of a server and its login, if the command line names a context and no
+    /// server: they are about another one. `by_hand`: whether the command line has the argument of that id.
+    #[must_use]
+    pub fn led_by_context(self, by_hand: impl Fn(&str) -> bool) -> Self {
+        fn kept<T>(value: Option<T>, by_hand: bool) -> Option<T> {
+            value.filter(|_| by_hand)
+        }
+        if !by_hand("context") || by_hand("server") || some(&self.server).is_none() {
+            return self;
+        }
+        Self {
+            server: None,
+            creds: kept(self.creds, by_hand("creds")),
+            nkey: kept(self.nkey, by_hand("nkey")),
+            user: kept(self.user, by_hand("user")),
+            password: kept(self.password, by_hand("password")),
+            token: kept(self.token, by_hand("nats_token")),
+            ..self
+        }
+    }
+
     /// The connection that these options describe.
     ///
     /// # Errors
@@ -138,6 +160,9 @@ impl Options {
 
     fn over(&self, context: Connection) -> Connection {
         let path = |own: &Option<PathBuf>| own.clone().filter(|path| !path.as_os_str().is_empty());
+        let of_context = |address: &str| context.url.split(',').any(|known| known.trim() == address.trim());
+        // A login is for the servers that it was written for.
+        let is_elsewhere = some(&self.server).is_some_and(|list| !list.split(',').all(of_context));
         let own = Connection {
             url: some(&self.server).unwrap_or(context.url),
             creds: path(&self.creds),
@@ -153,7 +178,7 @@ impl Options {
         };
         // Credentials belong together: a user from here with a token from there would not be valid anywhere.
         let has_own = own.creds.is_some() || own.nkey.is_some() || own.user.is_some() || own.token.is_some();
-        if has_own || own.has_login_in_url() {
+        if has_own || own.has_login_in_url() || is_elsewhere {
             return own;
         }
         let password = own.password.or(context.password);
@@ -197,6 +222,36 @@ mod tests {
         assert_eq!(in_url.over(context()).user, None, "the address has its own user");
         let expected = Connection { token: own.token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
         assert_eq!(connection, expected);
+    }
+
+    #[test]
+    fn the_login_of_a_context_goes_to_no_other_server() {
+        let context = || Connection { token: Some("t".to_owned()), ..Connection::to("nats://a:1, nats://b:1") };
+        let at = |server: &str| Options { server: Some(server.to_owned()), ..Options::default() }.over(context());
+        for (server, token) in [
+            ("nats://a:1", Some("t")),
+            ("nats://b:1,nats://a:1", Some("t")),
+            ("nats://c:1", None),
+            ("nats://a:1,nats://c:1", None),
+            ("", Some("t")),
+        ] {
+            assert_eq!(at(server).token.as_deref(), token, "{server}");
+        }
+    }
+
+    #[test]
+    fn a_context_of_the_command_line_sets_aside_the_variables_for_another_server() {
+        let text = |text: &str| Some(text.to_owned());
+        let server = text("nats://elsewhere:1");
+        let all = Options { server, context: text("c"), user: text("u"), password: text("p"), ..Options::default() };
+        let led = |by_hand: &[&str]| all.clone().led_by_context(|id| by_hand.contains(&id));
+        for by_hand in [&[][..], &["server"], &["server", "context"]] {
+            assert_eq!(led(by_hand), all);
+        }
+        let expected = Options { context: text("c"), user: text("u"), ..Options::default() };
+        assert_eq!(led(&["context", "user"]), expected);
+        let login = Options { server: None, ..all.clone() };
+        assert_eq!(login.clone().led_by_context(|id| id == "context"), login, "of no other server");
     }
 
     #[test]

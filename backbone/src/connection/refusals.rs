@@ -56,10 +56,18 @@ impl MissingRight {
         self.right == SUBSCRIBE && self.subject == subject
     }
 
+    /// Whether it is about publishing to a subject that begins so.
+    pub(crate) fn is_of_publish_below(&self, prefix: &str) -> bool {
+        self.right == PUBLISH && self.is_below(prefix)
+    }
+
     /// Whether it is about a subscription for answers, which begin so.
     pub(crate) fn is_of_inbox(&self, prefix: &str) -> bool {
-        let inbox = self.subject.strip_prefix(prefix);
-        self.right == SUBSCRIBE && inbox.is_some_and(|rest| rest.starts_with('.'))
+        self.right == SUBSCRIBE && self.is_below(prefix)
+    }
+
+    fn is_below(&self, prefix: &str) -> bool {
+        self.subject.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'))
     }
 
     pub(crate) fn has_token(&self, token: &str) -> bool {
@@ -157,6 +165,7 @@ mod tests {
         }
         assert_eq!(refusals.rights.borrow().len(), KEPT);
         let met = refusals.next(|refusal| refusal.is_of_publish("a.39")).await;
+        assert!(met.is_of_publish_below("a") && !met.is_of_publish_below("a.3"));
         assert!(met.has_token("39") && !met.has_token("a.39") && !met.is_of_subscription("a.39"));
         refusals.forget(|refusal| refusal.is_of_publish("a.39"));
         let mut again = std::pin::pin!(refusals.next(|refusal| refusal.is_of_publish("a.39")));

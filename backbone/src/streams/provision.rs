@@ -16,6 +16,7 @@ use futures_util::{Stream as Streamed, StreamExt as _, TryFutureExt as _, TryStr
 use longshore_domain::{Queue, QueueLane};
 
 use crate::clock::now;
+use crate::connection::link::Link;
 use crate::error::{Cause, Error};
 use crate::streams::format;
 use crate::streams::shape::{self, Difference, StreamChange, first_sequence};
@@ -56,6 +57,33 @@ const PASSING: [ErrorCode; 11] = [
 /// Creates or updates everything: the common streams, and the lanes of each queue. Says whether the cluster had done
 /// work before. What may pass by itself is tried again for a minute.
 pub(crate) async fn everything<'a>(
+    link: &Link,
+    ground: Ground<'_>,
+    url: &str,
+    queues: impl Iterator<Item = &'a Queue>,
+) -> Result<bool, Error> {
+    let js = &link.jetstream();
+    // Requests that the server refuses stay without an answer, as if it had no JetStream.
+    let refused = {
+        let (api, inbox) = (link.api().to_owned(), link.inbox_prefix());
+        link.refusals().next(move |refusal| refusal.is_of_publish_below(&api) || refusal.is_of_inbox(&inbox))
+    };
+    let had_jobs = tokio::select! {
+        had_jobs = needed(js, ground, url, queues) => had_jobs?,
+        right = refused => return Err(failed("use", "JetStream".to_owned(), right.into())),
+    };
+    if let Err(error) = bring_stream(js, &shape::replies(ground.names, ground.storage), true).await {
+        // Perhaps the server has no memory for streams: jobs run all the same.
+        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(
+            "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
+        );
+    }
+    Ok(had_jobs)
+}
+
+/// The same, without the one stream that a node can do without.
+async fn needed<'a>(
     js: &Context,
     ground: Ground<'_>,
     url: &str,
@@ -83,13 +111,6 @@ pub(crate) async fn everything<'a>(
     )?;
     if !is_marked {
         retry_until(until, format, || format::mark(js, names)).await?;
-    }
-    if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
-        // Perhaps the server has no memory for streams: jobs run all the same.
-        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        tracing::warn!(
-            "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
-        );
     }
     Ok(had_jobs)
 }
