@@ -154,7 +154,10 @@ async fn released(hold: &Standstill<'_>, signals: &mut Signals, mut word: Option
             came = signals.next() => came,
         };
         if word.replace(came).is_some() {
-            eprintln!("{PENDING}warning:{PENDING:#} ended by {came}; what is still paused goes on at {}", hold.until);
+            anstream::eprintln!(
+                "{PENDING}warning:{PENDING:#} ended by {came}; what is still paused goes on at {}",
+                hold.until
+            );
             came.end_at_once();
         }
         eprintln!("jobs go on first; a second signal ends at once");
@@ -166,7 +169,9 @@ async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration, began_at: Ti
     let until = hold.take().await?;
     let running = hold.calm(wait).await?;
     if running > 0 {
-        eprintln!("{PENDING}warning:{PENDING:#} {running} attempts run on; after a restore they are tried again");
+        anstream::eprintln!(
+            "{PENDING}warning:{PENDING:#} {running} attempts run on; after a restore they are tried again"
+        );
     }
     let marks = hold.api.client.marks().await?;
     // What falls due as the snapshot begins may be in its state, and not in its data.
@@ -329,7 +334,7 @@ impl<'a> Standstill<'a> {
         failed.extend(join_all(resumed).await.into_iter().filter_map(Result::err));
         for error in failed {
             let (error, until) = (super::ended::text_of(&error), self.until);
-            eprintln!("{PENDING}warning:{PENDING:#} {error}; what is still paused goes on at {until}");
+            anstream::eprintln!("{PENDING}warning:{PENDING:#} {error}; what is still paused goes on at {until}");
         }
     }
 }

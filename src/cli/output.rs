@@ -1,11 +1,14 @@
 //! The form of the output: colours, tables, numbers, times. Colours go through `anstream`, which leaves them out if the
 //! output is not a terminal or `NO_COLOR` is set.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 
 use anstyle::{AnsiColor, Color, Style};
 use anyhow::Context as _;
-pub(crate) use longshore_domain::words::{age, ago, cut, moment, number, span, took};
+use longshore_domain::words;
+pub(crate) use longshore_domain::words::{age, ago, moment, number, span, took};
 use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 use serde_json::Value;
@@ -225,9 +228,32 @@ pub(crate) fn shortened(name: &str, most: usize) -> String {
     format!("{front}…{end}")
 }
 
-/// Text for people without characters that could control the terminal, except line breaks and tabs.
+/// Marks that are not seen and turn the text beside them around, or hide that it is another one.
+fn is_hidden(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Text for people in one line, without characters that could control the terminal or hide what stands there, cut if
+/// it is long.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    words::cut(&text.replace(is_hidden, ""), most)
+}
+
+/// Text for people without characters that could control the terminal or hide what stands there, except line breaks
+/// and tabs.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    text.chars().filter(|c| !(c.is_control() || is_hidden(*c)) || matches!(c, '\n' | '\t')).collect()
+}
+
+/// JSON leaves the second range of control characters as they are, which some terminals obey; escaped, it means the
+/// same.
+fn escaped(line: &str) -> Cow<'_, str> {
+    let is_control = |c: char| ('\u{80}'..='\u{9f}').contains(&c);
+    if !line.contains(is_control) {
+        return Cow::Borrowed(line);
+    }
+    let of = |c: char| if is_control(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    Cow::Owned(line.chars().map(of).collect())
 }
 
 /// Writes JSON for machines: one value on one line.
@@ -270,6 +296,7 @@ pub(crate) async fn reader_has_gone() {
 /// Writes a line to stdout. If the reader has gone (`longshore events | head`), the program succeeds: that is the usual
 /// end of a pipe.
 pub(crate) fn say(line: &str) -> anyhow::Result<()> {
+    let line = if std::io::stdout().is_terminal() { escaped(line) } else { Cow::Borrowed(line) };
     write_to(anstream::stdout().lock(), format!("{line}\n").as_bytes())
 }
 
@@ -285,9 +312,13 @@ pub(crate) fn say_changed(line: &str, unconfirmed: &[String]) -> anyhow::Result<
     Ok(())
 }
 
-/// Writes bytes to stdout as they are.
+/// Writes bytes to stdout as they are; to a terminal, as plain text.
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
-    write_to(std::io::stdout().lock(), bytes)
+    let stdout = std::io::stdout();
+    if stdout.is_terminal() {
+        return write_to(stdout.lock(), plain(&String::from_utf8_lossy(bytes)).as_bytes());
+    }
+    write_to(stdout.lock(), bytes)
 }
 
 fn write_to(mut out: impl std::io::Write, bytes: &[u8]) -> anyhow::Result<()> {
@@ -361,5 +392,11 @@ mod tests {
         assert_eq!(cut("a\u{1b}[2Jb\nc", 80), "a [2Jb c");
         assert_eq!(cut("abcdef", 3), "abc…");
         assert_eq!(plain("a\u{1b}[2J\nb"), "a[2J\nb");
+        // An override of the direction would show "txt.exe" as the name of another file.
+        for mark in ["\u{202e}", "\u{2066}", "\u{200b}", "\u{feff}", "\u{2028}", "\u{61c}"] {
+            let hidden = format!("a{mark}b");
+            assert_eq!((cut(&hidden, 80), plain(&hidden)), ("ab".to_owned(), "ab".to_owned()), "{hidden:?}");
+        }
+        assert_eq!(escaped("{\"a\":\"\u{9b}2Jü\"}"), "{\"a\":\"\\u009b2Jü\"}");
     }
 }

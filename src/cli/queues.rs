@@ -174,7 +174,7 @@ fn put_said(put: &QueuePut) -> String {
 fn show_pause(status: PauseStatus) -> anyhow::Result<()> {
     output::say(&said(&status, now()))?;
     if let Some(warning) = &status.warning {
-        eprintln!("{PENDING}warning:{PENDING:#} {}", output::cut(&output::plain(warning), 400));
+        anstream::eprintln!("{PENDING}warning:{PENDING:#} {}", output::cut(&output::plain(warning), 400));
     }
     Ok(())
 }
