@@ -42,11 +42,11 @@ fn one(address: &str) -> (String, Option<Login>) {
     let separator = if scheme.is_empty() { "" } else { "://" };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     // Only a WebSocket's address has a path. Elsewhere, or after what cannot be a port, the `/` is part of a password.
-    let has_path = scheme.starts_with("ws") && has_port_or_none(authority);
+    let may_have_path = scheme.starts_with("ws");
     let split = match authority.rsplit_once('@') {
-        Some((login, host)) => Some((login, format!("{host}{path}"))),
-        None if has_path => None,
-        None => rest.rsplit_once('@').map(|(login, host)| (login, host.to_owned())),
+        Some((login, host)) if may_have_path => Some((login, format!("{host}{path}"))),
+        None if may_have_path && has_port_or_none(authority) => None,
+        _ => rest.rsplit_once('@').map(|(login, host)| (login, host.to_owned())),
     };
     let Some((login, place)) = split else {
         let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
@@ -86,6 +86,7 @@ mod tests {
             ("nats://s3cret@a:1", "nats://a:1", Some(Login::Token("s3cret".to_owned()))),
             ("nats://ann:a/b+c==@a:1", "nats://a:1", user("ann", "a/b+c==")),
             ("ann:a/b@a:1", "a:1", user("ann", "a/b")),
+            ("nats://ann:a@b/c@a:1", "nats://a:1", user("ann", "a@b/c")),
             ("wss://ann:a/b@a:1", "wss://a:1", user("ann", "a/b")),
             ("wss://a:1/path@x", "wss://a:1/path@x", None),
             ("nats://[::1]", "nats://[::1]", None),
