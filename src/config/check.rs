@@ -352,9 +352,6 @@ impl Checker<'_> {
         if let Err(reason) = check_reply_prefix(&reply_prefix, &namespace) {
             self.problems.push(node.problem(NODE.reply_prefix.name, reason));
         }
-        if let Err(reason) = check_namespace(&namespace) {
-            self.problems.push(root.problem(NAMESPACE.name, reason));
-        }
         let replicas = section.get(&STORAGE.replicas);
         if replicas.is_multiple_of(2) {
             let reason = format!(

@@ -2,6 +2,8 @@
 
 use super::http_call::Secret;
 use super::kind::Text;
+#[cfg(feature = "email")]
+use super::kind::shown;
 use super::own_kinds::Encryption;
 #[cfg(feature = "email")]
 use super::problem::Problem;
@@ -67,7 +69,7 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_s
 /// User, host and port of `smtp://user@host:587`.
 #[cfg(feature = "email")]
 fn address(text: &str) -> Result<(Option<String>, String, Option<u16>), String> {
-    let wrong = || format!("{text:?} is not an address such as \"smtp://user@mail.example:587\"");
+    let wrong = || format!("{} is not an address such as \"smtp://user@mail.example:587\"", shown(&text.into()));
     let url = url::Url::parse(text).map_err(|_| wrong())?;
     if url.password().is_some() {
         return Err("has a password in it; write it into password".to_owned());

@@ -15,7 +15,7 @@ use longshore_domain::pressure::PressureLimits;
 use longshore_domain::{JobType, Queue};
 
 use super::kind::{JitterForm, Protocol, ReleasingEnd, Size, Spread, Text, Token, check_token};
-use super::own_kinds::{Collector, Files, Off, OrOff, Places};
+use super::own_kinds::{Collector, Files, Namespace, Off, OrOff, Places};
 use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
@@ -60,9 +60,9 @@ pub(crate) static ROOT: Table = Table::of(
     ],
 );
 
-pub(crate) static NAMESPACE: Entry<Token> = Entry::new(
+pub(crate) static NAMESPACE: Entry<Namespace> = Entry::new(
     "namespace",
-    || Token(Storage::default().namespace),
+    || Namespace(Storage::default().namespace),
     "First token of every subject and, in upper case, prefix of every stream: a-z, 0-9 and -. Several clusters can share \
      one server.",
 );

@@ -11,7 +11,7 @@
 use toml::Value;
 
 use super::problem::{Origin, Problem};
-use super::raw::{Content, Node, Tree, inside};
+use super::raw::{Content, Node, Tree, inside, key};
 use super::schema::{Field, Setting, Table};
 
 const PREFIX: &str = "LONGSHORE_";
@@ -30,10 +30,13 @@ pub(crate) fn merge(tree: &mut Tree, table: &Table, variables: impl Iterator<Ite
         };
         let origin = Origin::Environment(variable.clone());
         match resolve(&parts, table, tree) {
-            Some(NamedSetting { path, setting }) => {
-                let node = node(&value(setting, &text), &origin);
-                put(tree, &path, node, &origin);
-            }
+            Some(NamedSetting { path, setting, is_table }) => match value(setting, is_table, &text) {
+                Ok(value) => put(tree, &path, node(&value, &origin), &origin),
+                Err(reason) => {
+                    let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+                    problems.push(Problem { origin: Some(origin), key: key(&parts), reason });
+                }
+            },
             None if parts.len() == 1 => {}
             None => {
                 let reason = "names no setting; longshore config print shows the variable of each".to_owned();
@@ -54,6 +57,8 @@ struct NamedSetting {
     path: Vec<String>,
     /// `None`: a whole table.
     setting: Option<&'static dyn Setting>,
+    /// Whether it may be written as a table of settings.
+    is_table: bool,
 }
 
 impl NamedSetting {
@@ -67,10 +72,13 @@ fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<NamedSetting> {
     let (first, rest) = parts.split_first()?;
     let field = table.field(&first.to_lowercase())?;
     let target = match field {
-        Field::Setting(setting) => rest.is_empty().then(|| NamedSetting { path: vec![], setting: Some(*setting) }),
+        Field::Setting(setting) => {
+            rest.is_empty().then(|| NamedSetting { path: vec![], setting: Some(*setting), is_table: false })
+        }
         // A section is not a setting; a table within one, such as `backoff`, may be written whole.
         Field::Table { or: setting, table, .. } if rest.is_empty() => {
-            (setting.is_some() || table.optional).then(|| NamedSetting { path: vec![], setting: *setting })
+            let may_be = setting.is_some() || table.optional;
+            may_be.then(|| NamedSetting { path: vec![], setting: *setting, is_table: true })
         }
         Field::Table { name, table, .. } => resolve(rest, table, inside(tree, name)),
         Field::Named(named) => {
@@ -97,10 +105,18 @@ fn name(parts: &[&str], tree: &Tree) -> String {
 }
 
 /// A table is written as in the file, `{ base = "1s" }`; anything else as the setting's kind needs it.
-fn value(setting: Option<&'static dyn Setting>, text: &str) -> Value {
-    let table = text.trim_start().starts_with('{').then(|| text.parse::<Value>().ok()).flatten();
-    let other = || setting.map_or_else(|| Value::String(text.to_owned()), |setting| setting.environment_value(text));
-    table.unwrap_or_else(other)
+fn value(setting: Option<&'static dyn Setting>, is_table: bool, text: &str) -> Result<Value, String> {
+    if text.trim_start().starts_with('{') {
+        match text.parse::<Value>() {
+            Ok(table) => return Ok(table),
+            Err(error) if is_table => {
+                let said = error.message().trim_end().replace('\n', ", ");
+                return Err(format!("is not a table as the file has it, such as {{ name = \"text\" }}: {said}"));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(setting.map_or_else(|| Value::String(text.to_owned()), |setting| setting.environment_value(text)))
 }
 
 pub(super) fn node(value: &Value, origin: &Origin) -> Node {

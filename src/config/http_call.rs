@@ -146,7 +146,8 @@ impl Kind for Secrets {
     }
 
     fn read(value: &Value) -> Result<Self, String> {
-        let Some(table) = value.as_table() else { return refuse(value, &Self::noun()) };
+        // What is written there may be a secret.
+        let Some(table) = value.as_table() else { return Err(format!("the value is not {}", Self::noun())) };
         let read = |(name, value): (&String, &Value)| {
             Secret::read(value).map(|secret| (name.clone(), secret)).map_err(|reason| format!("{name}: {reason}"))
         };

@@ -15,6 +15,8 @@ use longshore_domain::{DurationText, JobType, Queue, duration};
 use serde_json::value::RawValue;
 use toml::Value;
 
+use super::problem::has_password;
+
 /// What operators see in place of a secret.
 pub(crate) const LEFT_OUT: &str = "left out";
 
@@ -60,10 +62,13 @@ pub(crate) trait Kind: Sized + 'static {
     }
 }
 
-/// The value as a person would write it, cut where it is long.
+/// The value as a person would write it, cut where it is long; not an address with a password.
 pub(crate) fn shown(value: &Value) -> String {
     const SHOWN: usize = 60;
     let text = value.to_string();
+    if has_password(&text) {
+        return "the value".to_owned();
+    }
     if text.chars().count() <= SHOWN { text } else { text.chars().take(SHOWN).chain(['…']).collect() }
 }
 

@@ -103,7 +103,7 @@ impl Configuration {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-            Ok::<_, ConfigError>(Source { path: path.to_owned(), text })
+            Ok::<_, ConfigError>(Source::new(path.to_owned(), text))
         };
         // A name that is not Unicode is not a setting's; a value that is not Unicode is reported when it is read.
         let variables = std::env::vars_os();
@@ -117,7 +117,9 @@ impl Configuration {
         variables: impl Iterator<Item = (String, String)>,
         handlers: &Handlers,
     ) -> Result<Self, ConfigError> {
-        let (mut tree, broken) = source.map(|source| raw::parse(&Arc::new(source))).unwrap_or_default();
+        let source = source.map(Arc::new);
+        let (mut tree, broken) = source.as_ref().map(raw::parse).unwrap_or_default();
+        source.iter().for_each(|source| source.hide(values::hidden(&tree, &ROOT)));
         // After a broken table header nothing means what it says: mistakes found in the rest would be noise.
         if !broken.is_empty() {
             return Err(Problems(broken).into());

@@ -84,34 +84,43 @@ pub(crate) fn incomplete_jwt(http: &Section<'_>) -> Vec<Problem> {
 }
 
 /// Files of TLS that need another one, or cannot be used.
-pub(crate) fn wrong_tls(http: &Section<'_>) -> Option<Problem> {
+pub(crate) fn wrong_tls(http: &Section<'_>) -> Vec<Problem> {
     let tls = http.table("tls");
     let is_set = |entry: &Entry<Option<Text>>| tls.get(entry).is_some();
     let has = [&TLS.cert, &TLS.key, &TLS.client_ca].map(is_set);
     match has {
-        [false, false, false] => None,
+        [false, false, false] => Vec::new(),
         [true, true, _] => unusable_tls(http, &tls),
-        [false, ..] => Some(tls.problem(TLS.cert.name, "is missing: TLS needs a certificate".to_owned())),
-        _ => Some(tls.problem(TLS.key.name, "is missing: TLS needs the certificate's key".to_owned())),
+        [false, ..] => vec![tls.problem(TLS.cert.name, "is missing: TLS needs a certificate".to_owned())],
+        _ => vec![tls.problem(TLS.key.name, "is missing: TLS needs the certificate's key".to_owned())],
     }
 }
 
 #[cfg(feature = "http")]
-fn unusable_tls(section: &Section<'_>, tls: &Section<'_>) -> Option<Problem> {
+fn unusable_tls(section: &Section<'_>, tls: &Section<'_>) -> Vec<Problem> {
     let Http { listen, tls: files, .. } = http(section);
-    let files = files.filter(|_| listen != Listen::Off)?;
-    let error = crate::http::check(&files).err()?;
+    let Some(files) = files.filter(|_| listen != Listen::Off) else { return Vec::new() };
+    let unreadable = |entry: &'static Entry<Option<Text>>| {
+        let file = tls.get(entry)?.0;
+        let error = std::fs::File::open(&file).err()?;
+        Some(tls.problem(entry.name, format!("{file}: {error}")))
+    };
+    let unreadable: Vec<Problem> = [&TLS.cert, &TLS.key, &TLS.client_ca].into_iter().filter_map(unreadable).collect();
+    if !unreadable.is_empty() {
+        return unreadable;
+    }
+    let Err(error) = crate::http::check(&files) else { return Vec::new() };
     let name = match &error.file {
         file if *file == files.cert => TLS.cert.name,
         file if *file == files.key => TLS.key.name,
         _ => TLS.client_ca.name,
     };
-    Some(tls.problem(name, error.to_string()))
+    vec![tls.problem(name, error.to_string())]
 }
 
 #[cfg(not(feature = "http"))]
-fn unusable_tls(_: &Section<'_>, _: &Section<'_>) -> Option<Problem> {
-    None
+fn unusable_tls(_: &Section<'_>, _: &Section<'_>) -> Vec<Problem> {
+    Vec::new()
 }
 
 /// An API that others could ask without a key is no oversight, but said.

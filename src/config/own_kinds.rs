@@ -1,13 +1,14 @@
 //! The kinds of values that one section or setting alone has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use longshore_domain::search::{JsonPointer, PLACES_MAX};
 use toml::Value;
 
-use super::kind::{Kind, checked_text, choices, refuse, text};
+use super::check::check_namespace;
+use super::kind::{Kind, check_token, checked_text, choices, refuse, text};
 
 longshore_domain::named! {
     /// Who may ask the API over HTTP.
@@ -39,13 +40,19 @@ impl Kind for Listen {
     const NOUN: &'static str = "an address and port such as \"127.0.0.1:8080\", a list of them, or \"off\"";
 
     fn read(value: &Value) -> Result<Self, String> {
-        let address = |value: &Value| value.as_str()?.parse().ok();
+        let address = |value: &Value| value.as_str()?.parse::<SocketAddr>().ok();
         let addresses = match value {
             Value::String(word) if word == "off" => Some(Vec::new()),
             Value::Array(entries) if !entries.is_empty() => entries.iter().map(address).collect(),
             one => address(one).map(|address| vec![address]),
         };
-        addresses.map_or_else(|| refuse(value, Self::NOUN), |addresses| Ok(Self(addresses)))
+        let Some(addresses) = addresses else { return refuse(value, Self::NOUN) };
+        let mut seen = BTreeSet::new();
+        // Each 0 is another free port.
+        match addresses.iter().find(|address| address.port() != 0 && !seen.insert(**address)) {
+            Some(twice) => Err(format!("names {twice} twice")),
+            None => Ok(Self(addresses)),
+        }
     }
 
     fn write(&self) -> Option<Value> {
@@ -59,6 +66,11 @@ impl Kind for Listen {
 }
 
 checked_text! {
+    /// The first token of every subject.
+    Namespace: "a name of a-z 0-9 -, 64 bytes at most", |text| {
+        check_namespace(text)?;
+        check_token(text).map(|()| true).map_err(|reason| format!("{text:?} {reason}"))
+    };
     /// What paths begin with behind a proxy.
     BasePath: "a path such as \"/longshore\", of A-Z a-z 0-9 . _ - and /, without / at its end", |text| {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -205,6 +217,9 @@ mod tests {
         assert_eq!(read::<Listen>("\"off\""), Ok(Listen(Vec::new())));
         let two = read::<Listen>(r#"["127.0.0.1:80", "[::1]:80"]"#).unwrap();
         assert_eq!(two.write().unwrap().to_string(), r#"["127.0.0.1:80", "[::1]:80"]"#);
+        assert_eq!(read::<Listen>(r#"["[::1]:80", "[::1]:80"]"#), Err("names [::1]:80 twice".to_owned()));
+        assert!(read::<Namespace>("\"a b\"").unwrap_err().ends_with("allowed are a-z 0-9 -"));
+        assert!(read::<Namespace>("\"a-1\"").is_ok() && read::<Namespace>("\"\"").is_err());
         assert!(read::<Listen>("[]").is_err() && read::<Listen>(r#"["off"]"#).is_err());
         for wrong in ["\"\"", "\"/\"", "\"a\"", "\"/a/\"", "\"/a/../b\"", "\"/a b\""] {
             assert!(read::<BasePath>(wrong).is_err(), "{wrong}");

@@ -4,13 +4,39 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A configuration file: its name, as the user gave it, and its text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
+    /// Where secrets stand in it.
+    hidden: OnceLock<Vec<Range<usize>>>,
+}
+
+impl Source {
+    pub(crate) fn new(path: PathBuf, text: String) -> Self {
+        Self { path, text, hidden: OnceLock::new() }
+    }
+
+    /// Has no message show the lines of these places.
+    pub(crate) fn hide(&self, places: Vec<Range<usize>>) {
+        let _ = self.hidden.set(places);
+    }
+
+    /// Whether the line may be shown: there is neither a secret in it, nor a password in an address.
+    fn shows(&self, line: &Range<usize>) -> bool {
+        let is_in = |place: &Range<usize>| place.start < line.end && line.start < place.end;
+        let hides = self.hidden.get().is_some_and(|places| places.iter().any(is_in));
+        !hides && !self.text.get(line.clone()).is_some_and(has_password)
+    }
+}
+
+/// Whether there is an address with a password in the text: `scheme://user:password@host`.
+pub(crate) fn has_password(text: &str) -> bool {
+    let rest = text.split("://").skip(1).map(|rest| rest.split(['"', '\'']).next().unwrap_or(rest));
+    rest.filter_map(|rest| rest.rsplit_once('@')).any(|(login, _)| login.contains(':'))
 }
 
 /// Where a value was written.
@@ -78,6 +104,8 @@ struct TextPosition<'a> {
     column: usize,
     /// That of the line.
     text: &'a str,
+    /// Where the line begins in the file, in bytes.
+    start: usize,
 }
 
 impl<'a> TextPosition<'a> {
@@ -86,7 +114,7 @@ impl<'a> TextPosition<'a> {
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = before.matches('\n').count() + 1;
         let column = before[start..].chars().count() + 1;
-        Self { line, column, text: text[start..].lines().next().unwrap_or_default() }
+        Self { line, column, text: text[start..].lines().next().unwrap_or_default(), start }
     }
 }
 
@@ -95,13 +123,16 @@ impl fmt::Display for Problem {
         let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
         match &self.origin {
             Some(Origin::File(source, span)) => {
-                let TextPosition { line, column, text } = TextPosition::of(&source.text, span.start);
-                writeln!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
+                let TextPosition { line, column, text, start } = TextPosition::of(&source.text, span.start);
+                write!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
+                if !source.shows(&(start..start + text.len())) {
+                    return Ok(());
+                }
                 let margin = line.to_string();
                 // The marker never runs beyond the line's end, however long the value is.
                 let room = (text.chars().count() + 2).saturating_sub(column).max(1);
                 let marked = source.text.get(span.clone()).map_or(1, |text| text.chars().count()).clamp(1, room);
-                writeln!(f, "  {margin} | {}", text.replace('\t', " "))?;
+                write!(f, "\n  {margin} | {}\n", text.replace('\t', " "))?;
                 let (margin, space) = (" ".repeat(margin.len()), " ".repeat(column - 1));
                 write!(f, "  {margin} | {space}{}", "^".repeat(marked))
             }

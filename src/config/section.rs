@@ -11,11 +11,13 @@ pub(crate) struct Section<'a> {
     path: Vec<&'a str>,
     pub(super) tree: Option<&'a Tree>,
     fallback: Option<&'a Tree>,
+    /// Where it was written.
+    origin: Option<&'a Origin>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn root(tree: &'a Tree) -> Self {
-        Self { path: vec![], tree: Some(tree), fallback: None }
+        Self { path: vec![], tree: Some(tree), fallback: None, origin: None }
     }
 
     pub(super) fn key(&self) -> String {
@@ -54,11 +56,12 @@ impl<'a> Section<'a> {
 
     /// The table under `name`, which may be missing.
     pub(super) fn table(&self, name: &'a str) -> Section<'a> {
-        let tree = match self.node(name).map(|node| &node.content) {
-            Some(Content::Table(tree)) => Some(tree),
-            _ => None,
-        };
-        Section { path: self.key_of(name), tree, fallback: None }
+        let written = self.node(name).and_then(|node| match &node.content {
+            Content::Table(tree) => Some((tree, &node.key_origin)),
+            Content::Value(_) => None,
+        });
+        let (tree, origin) = written.unzip();
+        Section { path: self.key_of(name), tree, fallback: None, origin }
     }
 
     /// The tables of a section that has one per name, with their names.
@@ -67,16 +70,17 @@ impl<'a> Section<'a> {
         let each = |(own, node): (&'a String, &'a Node)| match &node.content {
             Content::Table(tree) => {
                 let path = [&section.path[..], &[own.as_str()]].concat();
-                Some((own.as_str(), Section { path, tree: Some(tree), fallback }))
+                Some((own.as_str(), Section { path, tree: Some(tree), fallback, origin: Some(&node.key_origin) }))
             }
             Content::Value(_) => None,
         };
         section.tree.into_iter().flatten().filter_map(each).collect()
     }
 
-    /// A mistake in the value under `name`.
+    /// A mistake in the value under `name`; the place of one that is missing is that of the table.
     pub(crate) fn problem(&self, name: &'a str, reason: String) -> Problem {
-        Problem { origin: self.node(name).map(|node| node.origin.clone()), key: key(&self.key_of(name)), reason }
+        let origin = self.node(name).map(|node| &node.origin).or(self.origin);
+        Problem { origin: origin.cloned(), key: key(&self.key_of(name)), reason }
     }
 }
 

@@ -21,7 +21,7 @@ fn handlers() -> Handlers {
 }
 
 pub(super) fn load(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, String> {
-    let source = Source { path: "longshore.toml".into(), text: text.to_owned() };
+    let source = Source::new("longshore.toml".into(), text.to_owned());
     let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
     Configuration::from_parts(Some(source), variables, &handlers()).map_err(|error| error.to_string())
 }
@@ -300,6 +300,48 @@ longshore.toml:21:11: types.b.timeout: "0s" is out of bounds; 1ms or more
 }
 
 #[test]
+fn a_setting_that_is_missing_has_the_place_of_its_table() {
+    let text = "[schedules.n]\ntype = 'a'\n[schedules.m]\ncron = '0 0 * * *'\n[http.jwt]\nissuer = 'a'\n\
+                [http.tls]\ncert = '/no/a'\nkey = '/no/b'\nclient_ca = '/no/c'";
+    let found = problems(text);
+    for place in [
+        "longshore.toml:1:12: schedules.n.cron: is missing",
+        "longshore.toml:3:12: schedules.m.type: is missing",
+        "longshore.toml:5:7: http.jwt.jwks_url: is missing",
+        "longshore.toml:5:7: http.jwt.audience: is missing",
+        "longshore.toml:8:8: http.tls.cert: /no/a: ",
+        "longshore.toml:9:7: http.tls.key: /no/b: ",
+        "longshore.toml:10:13: http.tls.client_ca: /no/c: ",
+    ] {
+        assert!(found.contains(place), "{place}: {found}");
+    }
+}
+
+#[test]
+fn no_mistake_shows_a_secret() {
+    for (text, key) in [
+        ("[email]\nserver = 'smtp://a:SECRET@mail.example'", "email.server"),
+        ("[email]\nserver = 'smtp://a:SECRET@mail.example:x'", "email.server"),
+        ("[email]\npasword = 'SECRET'", "email.pasword"),
+        ("[email]\npassword = ['SECRET']", "email.password"),
+        ("[telemetry]\nendpoint = 'http://a:SECRET@b'", "telemetry.endpoint"),
+        ("[http.jwt]\njwks_url = 'http://a:SECRET@b'", "http.jwt.jwks_url"),
+        ("[types.a]\nhandler = 'http.call'\nhttp = { headers = {Authorization = 'SECRET'} }", "types.a.http.headers"),
+        (
+            "[types.a]\nhandler = 'http.call'\nhttp = { headers = {A = 'SECRET'}, redirects = 9 }",
+            "types.a.http.redirects",
+        ),
+        ("[types.a]\nhandler = 'http.call'\nhttp = { headers = 'SECRET' }", "types.a.http.headers"),
+        ("[schedules.a]\npayload = 'SECRET'\nevery = 5", "schedules.a.every"),
+    ] {
+        let found = problems(text);
+        assert!(found.contains(&format!(": {key}: ")) && !found.contains("SECRET"), "{text}: {found}");
+    }
+    assert!(problems("[email]\nserver = 'smtp://shop@mail.example'").contains("| server = 'smtp://shop@"));
+    assert!(problems("[email]\npassword = { env = 'NO_SUCH' }\nserver = 'smtp://a@b'").contains("| password = "));
+}
+
+#[test]
 fn invalid_toml_is_shown_with_its_line() {
     assert_eq!(
         problems("[node\nlease = \"2s\"\nname = \"a\" \"b\"\n"),
@@ -360,6 +402,16 @@ fn a_mistake_in_the_environment_names_the_variable() {
         ]
         .join("\n\n")
     );
+}
+
+#[test]
+fn a_table_in_a_variable_that_is_not_one_says_so() {
+    let variables = [("LONGSHORE_DEFAULTS__BACKOFF", "{ base = 2s }")];
+    let found = load("", &variables).unwrap_err();
+    let said = "environment variable LONGSHORE_DEFAULTS__BACKOFF: defaults.backoff: is not a table as the file has it";
+    assert!(found.contains(said), "{found}");
+    let found = problems("namespace = 'a b'");
+    assert!(found.contains("namespace: \"a b\" has ' '; allowed are a-z 0-9 -"), "{found}");
 }
 
 #[test]

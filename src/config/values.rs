@@ -1,15 +1,72 @@
 //! Each written value by itself, against its entry: an unknown key, or a value of the wrong kind or out of bounds, is a
 //! [`Problem`] with its place. Rules that need two settings belong to `check`.
 
-use super::problem::Problem;
+use std::ops::Range;
+
+use toml::Value;
+
+use super::problem::{Origin, Problem};
 use super::raw::{Content, Node, Tree, key, value};
-use super::schema::{Field, Named, Table};
+use super::schema::{Field, Named, Setting, Table};
+
+/// Lets a typo or two pass and keeps out words that only begin alike (Jaro-Winkler).
+const ALIKE: f64 = 0.8;
 
 /// What is wrong with them.
 pub(crate) fn problems(tree: &Tree, table: &Table) -> Vec<Problem> {
     let mut found = Vec::new();
     check_table(tree, table, &mut Vec::new(), &mut found);
     found
+}
+
+/// Where in the file something stands that `config show` leaves out, or a key that may be misspelt for one of that.
+pub(crate) fn hidden(tree: &Tree, table: &Table) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    hide_in(tree, table, &mut found);
+    found
+}
+
+fn hide_in(tree: &Tree, table: &Table, found: &mut Vec<Range<usize>>) {
+    let shows = |setting: &dyn Setting, value: &Value| setting.shown(value) == *value;
+    for (name, node) in tree {
+        match (table.field(name), &node.content) {
+            (Some(Field::Table { table, .. }), Content::Table(tree)) => hide_in(tree, table, found),
+            (Some(Field::Named(named)), Content::Table(tree)) => {
+                let each = tree.values().filter_map(|node| match &node.content {
+                    Content::Table(tree) => Some(tree),
+                    Content::Value(_) => None,
+                });
+                each.for_each(|tree| hide_in(tree, named.table, found));
+            }
+            (Some(Field::Setting(setting) | Field::Table { or: Some(setting), .. }), Content::Value(value)) => {
+                if !shows(*setting, value) {
+                    hide(node, found);
+                }
+            }
+            (Some(Field::Setting(setting)), Content::Table(tree)) if !shows(*setting, &value(tree)) => {
+                hide(node, found);
+            }
+            (None, _) => {
+                let text = Value::String("x".to_owned());
+                if table
+                    .settings()
+                    .any(|setting| strsim::jaro_winkler(setting.name(), name) > ALIKE && !shows(setting, &text))
+                {
+                    hide(node, found);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn hide(node: &Node, found: &mut Vec<Range<usize>>) {
+    if let Origin::File(_, place) = &node.origin {
+        found.push(place.clone());
+    }
+    if let Content::Table(tree) = &node.content {
+        tree.values().for_each(|node| hide(node, found));
+    }
 }
 
 fn check_table<'t>(tree: &'t Tree, table: &Table, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
@@ -65,9 +122,8 @@ fn unknown(name: &str, node: &Node, table: &Table, path: &[&str]) -> String {
         );
     }
     let names = table.fields.iter().map(Field::name);
-    // 0.8 lets a typo or two pass and keeps out words that only begin alike (Jaro-Winkler).
     let alike = names.clone().map(|known| (strsim::jaro_winkler(known, name), known));
-    match alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)) {
+    match alike.filter(|(likeness, _)| *likeness > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((_, known)) => format!("is not known; did you mean {known}?"),
         None => format!("is not known; known here: {}", names.collect::<Vec<_>>().join(", ")),
     }
