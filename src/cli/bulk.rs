@@ -34,7 +34,7 @@ const MAX_NAMED: usize = 5;
 #[command(next_help_heading = "How")]
 pub(crate) struct Options {
     /// At most so many
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", value_parser = super::target::some)]
     limit: Option<u64>,
     /// Only count them
     #[arg(long)]

@@ -47,7 +47,7 @@ pub(crate) struct List {
     #[command(flatten)]
     filter: FilterOptions,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = super::target::some)]
     limit: u64,
     /// Continue where a list ended
     #[arg(long, value_name = "CURSOR")]

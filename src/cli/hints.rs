@@ -120,6 +120,13 @@ pub(crate) fn improved(mut error: clap::Error) -> clap::Error {
         error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     }
+    if path.is_empty()
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if word == "--json")
+    {
+        error.remove(ContextKind::SuggestedArg);
+        let tip = "--json stands behind the command that it is for".into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && duration::parse(word).is_ok()
@@ -222,6 +229,8 @@ mod tests {
         assert!(shown("longshore queues --jsno").contains("'--json'"));
         assert!(shown("longshore submit echo 1 --wait 30s").contains("tip: to wait so long at most: --wait=30s"));
         assert!(!shown("longshore runs get r 30s").contains("--wait"));
+        let behind = shown("longshore --json queues");
+        assert!(behind.contains("tip: --json stands behind") && !behind.contains("--reason"), "{behind}");
     }
 
     #[test]

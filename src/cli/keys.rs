@@ -72,7 +72,7 @@ fn row(key: KeyStatus, now: Timestamp) -> [String; 6] {
     let expires = match key.expires_at {
         None => "never".to_owned(),
         Some(at) if at <= now => "expired".to_owned(),
-        Some(at) => format!("in {}", output::span(now, at)),
+        Some(at) => format!("in {}", output::age(now, at)),
     };
     [key.id, key.name, key.tenant, scopes.join(","), expires, key.last_used.unwrap_or_else(|| "never".to_owned())]
 }

@@ -97,9 +97,10 @@ pub(crate) enum QueuesCommand {
 }
 
 #[derive(Debug, Args)]
+#[group(required = true)]
 pub(crate) struct WhichQueue {
     /// The queue; with --type only the jobs of that type in it
-    #[arg(value_name = "QUEUE", value_parser = super::name::<Queue>, required_unless_present = "job_type")]
+    #[arg(value_name = "QUEUE", value_parser = super::name::<Queue>)]
     queue: Option<Queue>,
     /// The job type, for example email.send
     #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]

@@ -33,7 +33,7 @@ pub(crate) struct List {
     #[command(flatten)]
     wanted: RunSelection,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = super::target::some)]
     limit: u64,
     /// All of them, page after page
     #[arg(long, conflicts_with = "limit")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use longshore_backbone::wire::api::{
     self, ApiError, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunRequest, RunsCancel, RunsErase,
     RunsGet, RunsPayload, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, Word,
@@ -70,11 +70,12 @@ pub(crate) enum RunsCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("changes").args(["at", "delay", "set_priority", "set_queue"]).required(true).multiple(true))]
 pub(crate) struct Reschedule {
     #[command(flatten)]
     which: WaitingRuns,
     /// At this time: 2027-01-31T09:30:00Z
-    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse, help_heading = "Changes")]
     at: Option<Timestamp>,
     /// This long from now: 30s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "at", help_heading = "Changes")]

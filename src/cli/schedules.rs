@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use longshore_actors::DeclaredSchedules;
 use longshore_backbone::wire::api::{
     ApiError, BackfillRequest, Backfilled, Encoded, Endpoint, Outcome, PutRequest, ScheduleRequest, ScheduleSettings,
@@ -74,6 +74,7 @@ pub(crate) struct One {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("times").args(["cron", "every"]).required(true))]
 pub(crate) struct Put {
     /// Its id: its runs are named <id>-<time due in Unix ms>
     #[arg(value_parser = super::name::<ScheduleId>)]
@@ -85,7 +86,7 @@ pub(crate) struct Put {
     #[arg(value_name = "JSON")]
     payload: Option<String>,
     /// Second, minute, hour, day of month, month, day of week: "0 30 3 * * *"
-    #[arg(long, value_name = "EXPRESSION", required_unless_present = "every", conflicts_with = "every")]
+    #[arg(long, value_name = "EXPRESSION")]
     cron: Option<String>,
     /// An interval, counted from 1970 UTC: 30s, 5m, 1d
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]

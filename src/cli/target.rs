@@ -1,7 +1,7 @@
 //! The chosen runs: one by its id, those that fit a filter, or all. The same options for every command that works on
 //! several runs at once. Contradictions between the options are found here, before any request.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
@@ -90,6 +90,26 @@ fn usage(text: &str) -> Usage {
     Usage(text.to_owned())
 }
 
+/// A duration within the API's bounds, which are written as durations are.
+pub(crate) fn within(
+    least: &'static str,
+    most: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    let is_within = move |span: &Duration| {
+        duration::parse(least).is_ok_and(|least| *span >= least)
+            && duration::parse(most).is_ok_and(|most| *span <= most)
+    };
+    move |text| {
+        let span = duration::parse(text).map_err(|error| error.to_string())?;
+        if is_within(&span) { Ok(span) } else { Err(format!("{text} is not within {least} to {most}")) }
+    }
+}
+
+/// A number of things, which is not 0.
+pub(crate) fn some(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "not a whole number from 1 on".to_owned())
+}
+
 /// The time by this machine's clock.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -107,8 +127,6 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use longshore_backbone::wire::api::Selection;
     use longshore_domain::RunState;
     use serde_json::json;

@@ -5,10 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use longshore_backbone::wire::api::{Record, RunsWhy, WaitRequest, WhyLine};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{RunId, Timestamp, duration};
+use longshore_domain::{RunId, Timestamp};
 
 use super::client::Api;
 use super::output::{self, FAINT, STRONG, style_of, styled};
+use super::target::within;
 use super::{Ended, Global};
 
 #[derive(Debug, Args)]
@@ -16,8 +17,8 @@ pub(crate) struct WhyArguments {
     /// The run's id
     #[arg(value_parser = super::name::<RunId>)]
     id: RunId,
-    /// Read the event log for this long at most
-    #[arg(long, value_name = "DURATION", default_value = "400ms", value_parser = duration::parse)]
+    /// Read the event log for this long at most, up to 30s
+    #[arg(long, value_name = "DURATION", default_value = "400ms", value_parser = within("0s", "30s"))]
     within: Duration,
     /// JSON for machines
     #[arg(long)]

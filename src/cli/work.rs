@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use longshore_backbone::wire::api::{NextRequest, WorkNext};
+use longshore_domain::JobType;
 use longshore_domain::run::whole_millis;
-use longshore_domain::{JobType, duration};
 
 use super::client::Api;
+use super::target::within;
 use super::{Ended, Global, output};
 
 #[derive(Debug, Args)]
@@ -15,11 +16,11 @@ pub(crate) struct WorkArguments {
     /// The types of the job: one of them
     #[arg(required = true, value_name = "TYPE", value_parser = super::name::<JobType>)]
     types: Vec<JobType>,
-    /// How long to wait for a job
-    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration::parse)]
+    /// How long to wait for a job, up to 10m
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = within("0s", "10m"))]
     wait: Duration,
-    /// The attempt has failed if it neither ends nor gives a sign for so long
-    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = duration::parse)]
+    /// The attempt has failed if it neither ends nor gives a sign for so long, 1s to 1d
+    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = within("1s", "1d"))]
     lease: Duration,
 }
 

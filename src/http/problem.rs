@@ -89,6 +89,11 @@ fn field(message: &str) -> Option<(String, &str)> {
     if let Some(at) = message.find(": is not a field of ") {
         return Some((token(&message[..at]), &message[at + 2..]));
     }
+    const NO_HEADER: &str = "is not a valid header name";
+    let header = message.strip_suffix(NO_HEADER).and_then(|path| path.strip_suffix(": ")?.split_once("headers."));
+    if let Some((within, name)) = header {
+        return Some((pointer(within) + "/headers" + &token(name), NO_HEADER));
+    }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '[' | ']');
     let (path, rest) = message.split_at(message.find(|c| !plain(c))?);
     // What is no name is said after it: `queue "a b" has a blank`. A place in a payload is a pointer: `payload /n: …`.
@@ -124,6 +129,8 @@ mod tests {
         for (message, pointer) in [
             ("set.headers.a: is no text", Some("/set/headers/a")),
             ("jobs[3].type: is missing", Some("/jobs/3/type")),
+            ("headers.a b: is not a valid header name", Some("/headers/a b")),
+            ("jobs[3].headers.: is not a valid header name", Some("/jobs/3/headers/")),
             ("limit: is above 500", Some("/limit")),
             ("then.type \"a b\" has a blank at byte 1", Some("/then/type")),
             ("payload /items/0/a~1b: is no number", Some("/payload/items/0/a~1b")),

@@ -16,8 +16,13 @@ pub(crate) enum Refused {
     Url(&'static str),
     #[error("the name {0:?} cannot be resolved")]
     Unknown(String),
-    #[error("{host} is {address}, which is not globally routable, and is not on the allow list")]
+    #[error("{} is not globally routable, and is not on the allow list", judged(host, address))]
     Address { host: String, address: IpAddr },
+}
+
+/// The address that was judged, and of which name it is.
+fn judged(host: &str, address: &IpAddr) -> String {
+    if bare(host) == address.to_string() { address.to_string() } else { format!("{host} is {address}, which") }
 }
 
 /// Addresses and hosts that may be called beyond the globally routable ones.
@@ -173,6 +178,15 @@ fn is_global(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_said_once() {
+        let said = |host: &str, address: &str| Allow::default().check(host, address.parse().unwrap()).unwrap_err();
+        let rest = "is not globally routable, and is not on the allow list";
+        assert_eq!(said("127.0.0.1", "127.0.0.1").to_string(), format!("127.0.0.1 {rest}"));
+        assert_eq!(said("[::1]", "::1").to_string(), format!("::1 {rest}"));
+        assert_eq!(said("shop", "10.0.0.1").to_string(), format!("shop is 10.0.0.1, which {rest}"));
+    }
 
     /// One row each: a URL, and whether it may be called.
     const TABLE: [(&str, bool); 62] = [

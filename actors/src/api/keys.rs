@@ -38,7 +38,7 @@ const AT_ONCE: usize = 16;
 pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Answered<KeyCreated> {
     let CreateKeyRequest { name, tenant, mut scopes, expires_at } = asked;
     if !(1..=NAME).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-        return Err(ApiError::malformed(format!("name: is not 1 to {NAME} characters")));
+        return Err(ApiError::malformed(format!("name: is not 1 to {NAME} characters without control characters")));
     }
     if tenant != OPERATOR {
         Tenant::parse(&tenant).map_err(|error| ApiError::malformed(format!("tenant: {}", error.reason)))?;
