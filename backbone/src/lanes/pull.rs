@@ -5,6 +5,7 @@
 //! pull belongs to an *epoch* of its lane, which is part of its reply subject. A reconnect, a change of the consumer's
 //! leader or two missed heartbeats begin a new epoch; jobs of an old one are as good as any.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
@@ -23,8 +24,9 @@ use crate::lanes::custody::{Custody, MARK};
 use crate::lanes::delivery::{AckInfo, AckToken, Delivery};
 use crate::streams::shape::LANE_CONSUMER;
 
-/// How long the server keeps a pull that finds nothing.
-const EXPIRES: Duration = Duration::from_secs(30);
+/// How long the server keeps a pull that finds nothing: for a lease, as a frozen node is sent what it had once more
+/// until its pulls are over, but within these bounds. The lower one has room for heartbeats.
+const EXPIRES: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(30);
 /// How often the server says that a waiting pull is still known.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// If a lane with waiting pulls gets no message for this long, its pulls count as forgotten.
@@ -45,6 +47,7 @@ pub struct Puller {
     inbox: String,
     messages: Subscription,
     lanes: Vec<PulledLane>,
+    expires: Duration,
     connected: tokio::sync::watch::Receiver<u64>,
 }
 
@@ -129,7 +132,8 @@ impl Puller {
         };
         let lanes: Vec<PulledLane> = streams.into_iter().map(lane).collect();
         lanes.iter().for_each(|lane| lane.custody.pulled_by(&inbox));
-        Ok(Self { link, inbox, messages, lanes, connected })
+        let expires = backbone.storage().lease.clamp(*EXPIRES.start(), *EXPIRES.end());
+        Ok(Self { link, inbox, messages, lanes, expires, connected })
     }
 
     /// How many lanes there are.
@@ -178,7 +182,7 @@ impl Puller {
         let reply = format!("{}.{lane}.{}", self.inbox, state.epoch);
         let request = format!(
             r#"{{"batch":{batch},"expires":{},"idle_heartbeat":{}}}"#,
-            EXPIRES.as_nanos(),
+            self.expires.as_nanos(),
             HEARTBEAT.as_nanos()
         );
         let next = state.next.clone();

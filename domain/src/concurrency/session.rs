@@ -15,6 +15,10 @@ use crate::Timestamp;
 /// Two monotonic clocks differ in their rate by less than one part in so many.
 const DRIFT: u32 = 50;
 
+/// A session is watched for so long after a job wanted its slots: parked jobs ask now and then, and what was seen of it
+/// until then counts.
+const WATCHED_FOR: Duration = Duration::from_secs(10);
+
 /// What is stored of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
@@ -41,10 +45,21 @@ impl Session {
 pub struct Watch {
     /// The last version found: its revision, when the node had found it, and the session's lease.
     seen: Option<(u64, Instant, Duration)>,
+    wanted_at: Option<Instant>,
     ended_at: Option<Timestamp>,
 }
 
 impl Watch {
+    /// A job here wants slots of the session.
+    pub fn wanted(&mut self, now: Instant) {
+        self.wanted_at = Some(now);
+    }
+
+    /// Whether a job wanted them a moment ago.
+    pub fn is_wanted(&self, now: Instant) -> bool {
+        self.wanted_at.is_some_and(|at| now.saturating_duration_since(at) <= WATCHED_FOR)
+    }
+
     /// The session's record was read, and the node learned of that at `now`. `None`: there is none, and as a session is
     /// stored before any slot is taken for it, there will be none.
     pub fn found(&mut self, found: Option<(&Session, u64)>, now: Instant) {

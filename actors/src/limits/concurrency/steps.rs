@@ -166,21 +166,24 @@ impl Slots {
         former
     }
 
-    /// The sessions of other nodes whose slots are wanted here.
+    /// The sessions of other nodes whose slots are wanted here, or were a moment ago.
     pub(super) fn watched(&self) -> Vec<SmolStr> {
         let now = instant();
         let Known { holders, watches, .. } = &mut *self.known();
-        let waits_for: HashSet<SmolStr> = holders.values().flat_map(|holder| holder.waits_for(now)).cloned().collect();
+        for session in holders.values().flat_map(|holder| holder.waits_for(now)) {
+            watches.entry(session.clone()).or_default().wanted(now);
+        }
         let mut ended = 0;
-        watches.retain(|session, watch| {
+        watches.retain(|_, watch| {
             ended += usize::from(watch.has_ended());
-            waits_for.contains(session) || (watch.has_ended() && ended <= ENDED)
+            watch.is_wanted(now) || (watch.has_ended() && ended <= ENDED)
         });
         // Time goes on: attempts of sessions that have ended may be over by now.
         for holder in holders.values_mut().filter(|holder| holder.wants(now)) {
             holder.count_again(|session, block| self.is_over(watches, session, block));
         }
-        waits_for.into_iter().filter(|session| watches.get(session).is_none_or(|watch| !watch.has_ended())).collect()
+        let to_be_read = watches.iter().filter(|(_, watch)| !watch.has_ended() && watch.is_wanted(now));
+        to_be_read.map(|(session, _)| session.clone()).collect()
     }
 
     /// A session was read. Says on which revision it may be ended.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use longshore_domain::concurrency::session::Session;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::{JobOptions, Timestamp};
 
@@ -177,6 +178,28 @@ fn a_job_whose_wish_was_given_up_is_asked_about_again() {
     simulated::set(Some((Instant::now() + Duration::from_secs(3), Timestamp::default())));
     scene.slots.check_again();
     assert!(scene.slots.have_changed(waits) && !scene.slots.knows_any());
+    simulated::set(None);
+}
+
+/// Given a dead node with the only slot, when the jobs here are parked and ask for it now and then, then its session
+/// ends a lease after it was first seen.
+#[test]
+fn a_silent_session_ends_though_no_job_asks_all_the_time() {
+    let scene = Scene::new();
+    let (start, dead) = (Instant::now(), SmolStr::new("other"));
+    let session = Session { node: "other".into(), lease_ms: 6_000, ended_at: None };
+    let sees_at = |second| {
+        simulated::set(Some((start + Duration::from_secs(second), Timestamp::default())));
+        scene.slots.check_again();
+        let sessions = scene.slots.watched();
+        let may_end = sessions.iter().filter_map(|session_id| scene.slots.found(session_id, Some((&session, 5))));
+        (sessions.contains(&dead), may_end.max())
+    };
+    let _ = scene.take("other", Some("a"));
+    scene.slots.are_taken();
+    let _ = scene.take("other", Some("a"));
+    assert_eq!([0, 3, 6, 7].map(sees_at), [(true, None), (true, None), (true, None), (true, Some(5))]);
+    assert_eq!(sees_at(11), (false, None), "nobody wants it any more");
     simulated::set(None);
 }
 

@@ -18,8 +18,8 @@ use crate::runtime::kind::Kind;
 use crate::runtime::park_permits::Position;
 
 /// How often parking polls while jobs are parked, while some of them could start, and while none are. It polls less
-/// often where that takes long, as keys make very many kinds: a poll takes a hundredth of the time at most while
-/// nothing can start, up to a bound, and a fifth in any case.
+/// often where that takes long each time, as keys make very many kinds: a poll takes a hundredth of the time at most
+/// while nothing can start, up to a bound, and a fifth in any case. One slow poll may have met a server that was away.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) const SHORT_LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -88,6 +88,8 @@ pub(crate) struct Parking<T> {
     last: Option<Kind>,
     /// A permit for each move.
     moves: Semaphore,
+    /// How long the last poll took.
+    took: Duration,
 }
 
 /// Parked jobs of a kind that were read ahead. Many workers and nodes park jobs at once, so that the stream holds them
@@ -165,7 +167,7 @@ struct Parked {
 
 impl<T> Parking<T> {
     pub(crate) fn new() -> Self {
-        Self { ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) }
+        Self { ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE), took: Duration::ZERO }
     }
 
     /// Takes back the jobs that are wanted; says when to look again.
@@ -191,6 +193,7 @@ impl<T> Parking<T> {
         let is_wanted = |want: &Want| want.jobs > 0 && want.of_type > 0;
         let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| is_wanted(want)).collect());
         let (took, is_at_rest) = (ports.instant().saturating_duration_since(began), round.is_empty());
+        let took = [std::mem::replace(&mut self.took, took), took];
         self.bring_all_back(ports, round).await?;
         let pause = until_next(self.last.is_some(), buffer.blocked(|jobs| jobs.any_parked()), is_short);
         Ok(NextLook::after(pause, took, is_at_rest))
@@ -271,8 +274,9 @@ pub(crate) struct NextLook {
 }
 
 impl NextLook {
-    /// After this pause, or after longer if the last look took long; `is_at_rest`: it found nothing to take back.
-    pub(super) fn after(pause: Duration, took: Duration, is_at_rest: bool) -> Self {
+    /// After this pause, or after longer if the last two looks took long; `is_at_rest`: it found nothing to take back.
+    pub(super) fn after(pause: Duration, [before, took]: [Duration; 2], is_at_rest: bool) -> Self {
+        let took = took.min(before);
         let longer = if is_at_rest { (took * AT_REST).min(LONGEST) } else { Duration::ZERO };
         Self { after: pause.max(longer), at_least: PAUSE.max((took * AT_WORK).min(LONGEST)) }
     }

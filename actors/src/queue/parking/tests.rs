@@ -152,14 +152,19 @@ fn keys_of_one_type_share_what_its_handlers_could_take_and_each_gets_one() {
 
 #[test]
 fn a_poll_that_takes_long_is_made_the_less_often() {
+    const SERVER_WAS_AWAY: Duration = Duration::from_secs(4);
     let (short, long) = (Duration::from_millis(1), Duration::from_millis(40));
-    let after = |took, is_at_rest| {
+    let after_two = |took, is_at_rest| {
         let next = NextLook::after(LOOK_EVERY, took, is_at_rest);
         (next.after.as_millis(), next.at_least.as_millis())
     };
+    let after = |took, is_at_rest| after_two([took, took], is_at_rest);
     assert_eq!((after(short, true), after(short, false)), ((500, 5), (500, 5)));
     assert_eq!((after(long, true), after(long, false)), ((4_000, 160), (500, 160)));
     assert_eq!(after(LOOK_EVERY, true), (10_000, 2_000));
+    for took in [[short, SERVER_WAS_AWAY], [SERVER_WAS_AWAY, short]] {
+        assert_eq!(after_two(took, false), (500, 5), "the server was away once");
+    }
 }
 
 #[test]
