@@ -16,7 +16,7 @@ pub(crate) enum Refused {
     Url(&'static str),
     #[error("the name {0:?} cannot be resolved")]
     Unknown(String),
-    #[error("{host} is {address}, which is not globally routable, and is not on the allow list")]
+    #[error("{} not globally routable, and is not on the allow list", which_is(.host, .address))]
     Address { host: String, address: IpAddr },
 }
 
@@ -98,6 +98,14 @@ pub(crate) fn target(url: &Uri) -> Result<(&str, u16), Refused> {
         Some(port) => port.parse().map_err(|_| Refused::Url("has no valid port"))?,
     };
     if port == 0 { Err(Refused::Url("has port 0")) } else { Ok((authority.host(), port)) }
+}
+
+/// A host and, if that is another word, its address.
+fn which_is(host: &str, address: &IpAddr) -> String {
+    match bare(host).parse() == Ok(*address) {
+        true => format!("{host} is"),
+        false => format!("{host} is {address}, which is"),
+    }
 }
 
 /// An IPv6 address without its brackets.
