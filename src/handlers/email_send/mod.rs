@@ -38,7 +38,8 @@ pub(crate) struct MailServer {
 
 impl std::fmt::Debug for MailServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}{close}:{}", self.host, self.port)
     }
 }
 
