@@ -105,7 +105,7 @@ impl Service {
             }
             ["redirect", status, ..] => {
                 let to = path.splitn(4, '/').nth(3).unwrap();
-                let to = if to.starts_with("http") { to.to_owned() } else { format!("/{to}") };
+                let to = if to.contains(':') { to.to_owned() } else { format!("/{to}") };
                 stream.write_all(&answer(status.parse().unwrap(), &format!("Location: {to}\r\n"), "")).await?;
             }
             _ => stream.write_all(&answer(200, "", "done")).await?,
@@ -353,9 +353,16 @@ async fn redirects_are_followed_only_as_far_as_they_may() {
     assert!(end == "retryable" && text.contains("303"), "{text}");
     let inside = service.url("/redirect/307/").replace("127.0.0.1", "localhost") + "http://[::1]:1/";
     let (end, text) = end_of(&world, "two", get(&inside)).await;
-    assert!(end == "permanent" && text.contains("not globally routable"), "{text}");
+    let refused = "the service redirects to [::1]: [::1] is not globally routable, and is not on the allow list";
+    assert_eq!((end.as_str(), text.as_str()), ("permanent", refused));
     let (end, text) = end_of(&world, "two", get(&service.url("/redirect/307/http://u:p@127.0.0.1/"))).await;
-    assert!(end == "permanent" && text.contains("has a user or password"), "{text}");
+    let refused = "the service redirects to 127.0.0.1: has a user or password";
+    assert_eq!((end.as_str(), text.as_str()), ("permanent", refused));
+    let (end, text) = end_of(&world, "two", get(&service.url("/redirect/307/file:///etc/passwd"))).await;
+    assert_eq!(
+        (end.as_str(), text.as_str()),
+        ("permanent", "the service redirects to what begins neither with http:// nor https://")
+    );
 
     let post = json!({"method": "POST", "url": service.url("/redirect/303/json"), "body": {"a": 1}});
     assert_eq!(end_of(&world, "two", post).await.0, "completed");
@@ -409,7 +416,7 @@ async fn a_payload_names_the_request() {
         (json!({"method": "GET", "url": url, "headers": {"A": "b\r\nC: d"}}), "payload: headers: \"A\" is no header"),
         (json!({"method": "GET", "url": url, "body": 1, "body_base64": ""}), "payload: body_base64: stands beside"),
         (json!({"method": "GET", "url": url, "body_base64": "="}), "payload: body_base64: "),
-        (json!(["GET", url, {}, 1, null, null]), "payload: the request is not a JSON object"),
+        (json!(["GET", url, {}, 1, null, null]), "payload: is not a JSON object"),
         (json!({"method": "GET", "url": "http://u:p@127.0.0.1/"}), "url: has a user or password"),
         (json!({"method": "GET", "url": "ftp://127.0.0.1/"}), "url: is not a URL that begins with http"),
     ] {
@@ -424,7 +431,7 @@ async fn a_payload_names_the_request() {
 async fn settings_are_checked_at_the_start_and_one_node_calls_for_all() {
     let (world, service) = (world().await, Service::start().await);
     for (call, says) in [
-        ("url = 'http://127.0.0.2/'", "types.call.http.url: 127.0.0.2 is 127.0.0.2, which is not globally routable"),
+        ("url = 'http://127.0.0.2/'", "types.call.http.url: 127.0.0.2 is not globally routable"),
         ("url = 'ftp://8.8.8.8/'", "types.call.http.url: is not a URL that begins with http"),
         ("url = 'http://{tenant}.test/'", "types.call.http.url: fills in its host"),
         ("url = 'http://8.8.8.8/{id}'", "types.call.http.url: has braces around something else"),

@@ -89,6 +89,12 @@ impl Worker {
         self.process.ended().await;
     }
 
+    /// Asks it to end; its exit code.
+    async fn terminate(&self) -> Option<i32> {
+        self.process.signal(Signal::TERM);
+        self.process.ended().await.code()
+    }
+
     pub(crate) async fn start_again(&mut self) {
         self.process = Worker::process((self.command)(), &self.log).await;
     }
@@ -176,8 +182,8 @@ async fn handlers_in_three_languages_share_a_queue() {
     };
     let own = longshore::node().handler("t.rust", rust).set("LONGSHORE_HTTP__LISTEN", "off");
     let own = own.connection(Connection::to(world.server().url())).start().await.unwrap();
-    let _python = start_worker(&world, folder.path(), python, "worker.py").await;
-    let _node = start_worker(&world, folder.path(), node, "worker.mjs").await;
+    let python = start_worker(&world, folder.path(), python, "worker.py").await;
+    let node = start_worker(&world, folder.path(), node, "worker.mjs").await;
 
     let types = ["t.python", "t.node", "t.rust", "t.shared"];
     let mut runs = Vec::new();
@@ -202,6 +208,11 @@ async fn handlers_in_three_languages_share_a_queue() {
     assert_eq!(done, expected, "each was done once");
     are_done_once_though_they_end_while_the_server_is_away(&world).await;
     own.drain().await.unwrap();
+    // A worker without work ends as it should, though the server is away.
+    world.server().kill9().await;
+    for (language, worker) in [("python", python), ("node", node)] {
+        assert_eq!(worker.terminate().await, Some(0), "{language}: {}", worker.log.tail(40));
+    }
 }
 
 /// The same for jobs that end while the server is away, with more to reply than a client keeps meanwhile.

@@ -326,7 +326,7 @@ async fn a_run_that_waits_for_its_handler_says_so() {
     .await;
     world.publish("held").json(json!(1)).await;
     let held = world.publish("held").json(json!(1)).await;
-    waits_for(&world, &held, &["It waits for the end of a hold: a handler holds held or its key"]).await;
+    waits_for(&world, &held, &["It waits for the end of a hold: a handler holds held or its key, next at 20"]).await;
     node.kill9().await;
 }
 /// Given two nodes and a busy concurrency key, when one asks why the next job of the key waits, then each node names

@@ -74,10 +74,36 @@ fn address(text: &str) -> Result<(Option<String>, String, Option<u16>), String> 
     if url.password().is_some() {
         return Err("has a password in it; write it into password".to_owned());
     }
-    let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-    if url.scheme() != "smtp" || !matches!(url.path(), "" | "/") || url.query().is_some() || url.port() == Some(0) {
+    let host = match url.host().ok_or_else(wrong)? {
+        // Without the brackets that it has in a URL.
+        url::Host::Ipv6(address) => address.to_string(),
+        host => host.to_string(),
+    };
+    if host.is_empty()
+        || url.scheme() != "smtp"
+        || !matches!(url.path(), "" | "/")
+        || url.query().is_some()
+        || url.port() == Some(0)
+    {
         return Err(wrong());
     }
     let user = percent_encoding::percent_decode_str(url.username()).decode_utf8().map_err(|_| wrong())?;
-    Ok(((!user.is_empty()).then(|| user.into_owned()), host.to_owned(), url.port()))
+    Ok(((!user.is_empty()).then(|| user.into_owned()), host, url.port()))
+}
+
+#[cfg(all(test, feature = "email"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_a_name_or_an_address() {
+        for (text, host) in [
+            ("smtp://mail.example", "mail.example"),
+            ("smtp://192.0.2.7", "192.0.2.7"),
+            ("smtp://[::1]:25", "::1"),
+            ("smtp://shop@[2001:db8::7]:25", "2001:db8::7"),
+        ] {
+            assert_eq!(address(text).map(|(_, host, _)| host), Ok(host.to_owned()), "{text}");
+        }
+    }
 }

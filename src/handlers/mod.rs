@@ -25,6 +25,8 @@ pub fn built_in() -> Handlers {
 /// The payload, a JSON object; a field that is wrong fails the job for good.
 #[cfg(any(feature = "http", feature = "email"))]
 fn payload<T: serde::de::DeserializeOwned>(context: &Context) -> Result<T, HandlerError> {
-    longshore_backbone::wire::api::read(&context.payload)
-        .map_err(|error| HandlerError::permanent(format!("payload: {}", error.message)))
+    longshore_backbone::wire::api::read(&context.payload).map_err(|error| {
+        let said = error.message.strip_prefix("the request ").unwrap_or(&error.message);
+        HandlerError::permanent(format!("payload: {said}"))
+    })
 }

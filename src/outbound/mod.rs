@@ -30,9 +30,12 @@ pub(crate) use guard::{Allow, Refused};
 
 /// How long one address may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long an unused connection is kept, and how many of one host.
-const IDLE: Duration = Duration::from_secs(30);
+/// How long an unused connection is kept, and how many of one host. A request that goes out as the server closes its
+/// connection fails, so this is less than the shortest keep-alive that is usual (gunicorn: 2 s; Node and Apache: 5 s).
+const IDLE: Duration = Duration::from_secs(1);
 const IDLE_OF_A_HOST: usize = 8;
+/// The most headers of an answer; one with more is a broken one. The default, 100, fails answers that browsers take.
+const MAX_HEADERS: usize = 1_000;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +86,7 @@ impl Outbound {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_OF_A_HOST)
+            .http1_max_headers(MAX_HEADERS)
             .build(connector);
         Self { allow, client }
     }
@@ -187,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A server with a large page, a redirect to it, and silence.
+    /// A server with a large page, a redirect to it, many headers, and silence.
     async fn served() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -201,6 +205,8 @@ mod tests {
                         format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", 1 << 20, "x".repeat(1 << 20))
                     } else if head.starts_with("GET /elsewhere ") {
                         "HTTP/1.1 307 Moved\r\nLocation: /large\r\nContent-Length: 0\r\n\r\n".to_owned()
+                    } else if head.starts_with("GET /many ") {
+                        format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "A: b\r\n".repeat(900))
                     } else {
                         std::future::pending().await
                     };
@@ -224,6 +230,8 @@ mod tests {
         assert_eq!((large.status, large.body.len(), large.truncated), (200, 1_000, true));
         let elsewhere = ask(&own, format!("http://127.0.0.1:{port}/elsewhere"), Duration::from_secs(20)).await.unwrap();
         assert_eq!((elsewhere.status, elsewhere.truncated), (307, false));
+        let many = ask(&own, format!("http://127.0.0.1:{port}/many"), Duration::from_secs(20)).await.unwrap();
+        assert_eq!(many.headers.len(), 901);
         let never = ask(&own, format!("http://127.0.0.1:{port}/never"), Duration::from_millis(200)).await;
         assert!(matches!(never, Err(NoAnswer::TooLate(_))), "{never:?}");
     }

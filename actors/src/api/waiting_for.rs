@@ -278,6 +278,12 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
             let since = missing(&nodes, run).map_or(since, |missing| missing.since.min(since));
             no_handler(&api.routing, run, since)
         }
+        DeferReason::Held => {
+            // Another node than the one that holds the job does not know its limit key.
+            let kind = api.waiting.kind_of(run);
+            let until = kind.and_then(|of| api.limits.held_until(&of.tenant, &of.job_type, &of.key));
+            for_reason(run, reason, until.or(at))
+        }
         DeferReason::BreakerOpen => breaker(api, run).unwrap_or_else(|| for_reason(run, reason, at)),
         DeferReason::Concurrency => {
             let mut waiting_for = for_reason(run, reason, at);

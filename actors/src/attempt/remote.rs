@@ -250,10 +250,8 @@ fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
 /// Reads a handler's reply by the contract (section 6). `started`: its start was published before the reply came.
 fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcome {
     if let Some(what) = reply.unreadable {
-        let said = match reply.error {
-            Some(error) => format!(" (it failed: {})", message_of(&error, &reply.payload)),
-            None => String::new(),
-        };
+        let said = reply.error.map(|error| message_of(&error, &reply.payload)).filter(|said| !said.is_empty());
+        let said = said.map_or_else(String::new, |said| format!(" (it failed: {said})"));
         return Outcome::failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {what}{said}"));
     }
     if let Some(wait) = reply.snooze {

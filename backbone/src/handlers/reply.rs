@@ -61,10 +61,13 @@ pub(super) fn read_reply(headers: Option<&HeaderMap>, payload: Bytes) -> Handler
 
 /// Reads a reply's headers. A header that cannot be read, or has two values, must not be taken for a missing one.
 fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
-    let code = text(Some(headers), names::ERROR_CODE)?.map(|code| code.parse().unwrap_or(500));
+    let code = text(Some(headers), names::ERROR_CODE)?;
     let said = text(Some(headers), names::ERROR)?.unwrap_or_default();
+    let wrong = |code| format!("{}: {code:?} is not a whole number up to {}", names::ERROR_CODE, u16::MAX);
+    let number = code.map(|code| code.parse().map_err(|_| wrong(code))).transpose();
     let is_error = code.is_some() || !said.is_empty();
-    reply.error = is_error.then(|| ServiceError { code, text: said.to_owned() });
+    reply.error = is_error.then(|| ServiceError { code: number.clone().ok().flatten(), text: said.to_owned() });
+    number?;
     reply.content_type = text(Some(headers), names::CONTENT_TYPE)?.map(str::to_owned);
     read_advice(headers, reply)
 }
@@ -152,6 +155,8 @@ mod tests {
         let again = reply(&[("Nats-Service-Error-Code", "503"), ("Longshore-Retry-After", "90")]);
         assert_eq!((seconds(again.retry_after), again.unreadable), (Some(90), None), "a bare number is seconds");
         assert_eq!(reply(&[("Nats-Service-Error", "")]).error, None, "an empty text is not a failure");
+        let odd = reply(&[("Nats-Service-Error-Code", "abc"), ("Nats-Service-Error", "no")]);
+        assert_eq!(odd.error, Some(ServiceError { code: None, text: "no".to_owned() }), "its text is kept");
         assert_eq!(seconds(reply(&[("longshore-snooze", "5m"), ("Longshore-Snooze", "5m")]).snooze), Some(300));
     }
 
@@ -159,6 +164,8 @@ mod tests {
     fn what_cannot_be_read_in_a_reply_is_said() {
         for (headers, says) in [
             (&[("Longshore-Snooze", "soon")][..], "Longshore-Snooze: "),
+            (&[("Nats-Service-Error-Code", "abc")], "Nats-Service-Error-Code: \"abc\" is not a whole number"),
+            (&[("Nats-Service-Error-Code", "70000")], "Nats-Service-Error-Code: \"70000\" is not a whole number"),
             (&[("Longshore-Snoze", "5m")], "Longshore-Snoze is not a header of a reply"),
             (&[("Longshore-Seal", "x")], "Longshore-Seal is not a header of a reply"),
             (&[("Longshore-Hold", "-1s")], "Longshore-Hold: "),

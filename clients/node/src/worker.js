@@ -116,7 +116,7 @@ export class Worker {
       await Promise.allSettled(this.#tasks);
       if (connection.isClosed()) throw (await connection.closed()) ?? new Error('the connection to NATS is closed');
     } finally {
-      if (!connection.isClosed()) await connection.drain();
+      await connection.drain().catch(() => connection.close()); // It is away, or closed already.
       for (const name of ['SIGTERM', 'SIGINT']) process.off(name, stop);
     }
     if (refusal) throw refusal;

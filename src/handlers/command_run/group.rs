@@ -5,6 +5,7 @@
 //! groups. When the pipe ends, it kills what is on the list. (Linux could do this by `PR_SET_PDEATHSIG`, but setting
 //! that between fork and exec needs `unsafe`.)
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -24,8 +25,13 @@ done
 for group in $list; do kill -s KILL -- "-$group"; done
 "#;
 
-/// The `sh`, once there was a command.
-static SHELL: Mutex<Option<Child>> = Mutex::new(None);
+/// The `sh`, once there was a command, and the groups on its list.
+struct Watch {
+    shell: Option<Child>,
+    groups: BTreeSet<i32>,
+}
+
+static WATCH: Mutex<Watch> = Mutex::new(Watch { shell: None, groups: BTreeSet::new() });
 
 /// A command's process group. Dropped, it is killed: whatever of it is left.
 #[derive(Debug)]
@@ -38,13 +44,13 @@ impl Group {
         command: &mut tokio::process::Command,
     ) -> std::io::Result<(tokio::process::Child, Option<Self>)> {
         let outlives = |error| {
-            tracing::warn!("a command would outlive this node if that were killed: cannot start sh: {error}");
+            tracing::warn!("commands would outlive this node if that were killed: no sh watches over them: {error}");
         };
-        send("").unwrap_or_else(outlives);
+        note("", None).unwrap_or_else(outlives);
         let child = command.spawn()?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            note("+", pid).unwrap_or_else(outlives);
+            note("+", Some(pid)).unwrap_or_else(outlives);
         }
         Ok((child, pid.map(Self)))
     }
@@ -63,28 +69,78 @@ impl Drop for Group {
     fn drop(&mut self) {
         // The group is gone already if all of it has ended.
         let _ = kill_process_group(self.0, Signal::KILL);
-        let _ = note("-", self.0);
+        let _ = note("-", Some(self.0));
     }
 }
 
-fn note(what: &str, group: Pid) -> std::io::Result<()> {
-    send(&format!("{what} {}\n", group.as_raw_pid()))
+/// Changes the list, and starts an `sh` if there is none. If somebody has killed it, another gets the whole list: until
+/// a command starts or ends, none watches.
+fn note(what: &str, group: Option<Pid>) -> std::io::Result<()> {
+    let mut watch = WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let group = group.map(Pid::as_raw_pid);
+    if let Some(group) = group {
+        if what == "+" {
+            watch.groups.insert(group)
+        } else {
+            watch.groups.remove(&group)
+        };
+    }
+    if let Some(shell) = &mut watch.shell
+        && shell.try_wait()?.is_none()
+    {
+        let line = group.map_or_else(String::new, |group| format!("{what} {group}\n"));
+        if write(shell, &line).is_ok() {
+            return Ok(());
+        }
+        // It is dying; were it not, it would kill what is on its list as its pipe ends.
+        shell.kill()?;
+        shell.wait()?;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", LEASH]).process_group(0);
+    let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let list: String = watch.groups.iter().map(|group| format!("+ {group}\n")).collect();
+    write(&mut shell, &list)?;
+    watch.shell = Some(shell);
+    Ok(())
 }
 
-/// Writes to the `sh`, and starts it if there is none.
-fn send(line: &str) -> std::io::Result<()> {
-    let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut child = match shell.take() {
-        Some(child) => child,
-        None => {
-            let mut command = Command::new("sh");
-            command.args(["-c", LEASH]).process_group(0);
-            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?
+fn write(shell: &mut Child, text: &str) -> std::io::Result<()> {
+    shell.stdin.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    fn sleeping() -> (tokio::process::Child, Option<Group>) {
+        Group::spawn(tokio::process::Command::new("sleep").arg("60").process_group(0).kill_on_drop(true)).unwrap()
+    }
+
+    fn with_shell<T>(work: impl FnOnce(&mut Child) -> T) -> T {
+        work(WATCH.lock().unwrap().shell.as_mut().expect("a command was started"))
+    }
+
+    /// Given commands, one of them older than the death of the `sh`, when this process ends, which ends the pipe, then
+    /// all of them end.
+    #[tokio::test]
+    async fn a_new_sh_keeps_all_groups_after_the_death_of_another() {
+        let (mut first, _group) = sleeping();
+        with_shell(|shell| {
+            shell.kill().unwrap();
+            shell.wait().unwrap();
+        });
+        let (mut second, _other) = sleeping();
+        let ended = sleeping();
+        drop(ended);
+        with_shell(|shell| {
+            drop(shell.stdin.take());
+            assert!(shell.wait().unwrap().success());
+        });
+        for command in [&mut first, &mut second] {
+            assert_eq!(command.wait().await.unwrap().signal(), Some(9));
         }
-    };
-    let pipe = child.stdin.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?;
-    // If somebody has killed it, the next command starts another.
-    pipe.write_all(line.as_bytes())?;
-    *shell = Some(child);
-    Ok(())
+    }
 }

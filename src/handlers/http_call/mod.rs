@@ -113,12 +113,19 @@ impl HttpCall {
             }
             let request = request.body(Full::new(call.body.clone()));
             let request = request.map_err(|error| HandlerError::permanent(format!("request: {error}")))?;
-            let answer =
-                outbound.send(request, LONGEST_WAIT, self.max_response).await.map_err(|error| match error {
+            let answer = outbound.send(request, LONGEST_WAIT, self.max_response).await;
+            let answer = answer.map_err(|error| {
+                let whose = match left == self.redirects {
+                    true => "url".to_owned(),
+                    // Only the host: the rest may hold credentials.
+                    false => format!("the service redirects to {}", call.url.host().unwrap_or_default()),
+                };
+                match error {
                     NoAnswer::TooLate(_) | NoAnswer::Failed(_) => HandlerError::retryable(error.to_string()),
-                    NoAnswer::Refused(Refused::Unknown(_)) => HandlerError::retryable(format!("url: {error}")),
-                    NoAnswer::Refused(_) => HandlerError::permanent(format!("url: {error}")),
-                })?;
+                    NoAnswer::Refused(Refused::Unknown(_)) => HandlerError::retryable(format!("{whose}: {error}")),
+                    NoAnswer::Refused(_) => HandlerError::permanent(format!("{whose}: {error}")),
+                }
+            })?;
             let location = answer.headers.get(LOCATION).filter(|_| left > 0 && REDIRECTS.contains(&answer.status));
             let Some(location) = location else { return Ok(answer) };
             left -= 1;

@@ -183,6 +183,9 @@ impl Call {
         let from = Url::parse(&self.url.to_string()).map_err(|_| wrong("from an address that is no URL"))?;
         let to = location.to_str().ok().and_then(|location| from.join(location).ok());
         let mut to = to.ok_or_else(|| wrong("to what is no URL"))?;
+        if !["http", "https"].contains(&to.scheme()) {
+            return Err(wrong("to what begins neither with http:// nor https://"));
+        }
         if from.scheme() == "https" && to.scheme() != "https" {
             return Err(wrong("from https to an address without it"));
         }

@@ -246,14 +246,25 @@ impl Facts {
         self.events.iter().rev().find(|event| !is_step(event)).and_then(put_off)
     }
 
+    /// How many milliseconds attempts of the round ran until they were put back: the record forgets that as one starts
+    /// again.
+    fn ran_before(&self) -> u64 {
+        let record = &self.record;
+        let ends: Vec<String> =
+            record.attempts.iter().filter_map(|attempt| Some(attempt.ended_at?.to_string())).collect();
+        let events = self.events.iter().filter(|event| event["round"] == record.round);
+        let forgotten = events.filter(|event| !ends.iter().any(|end| end == text(event, "at")));
+        forgotten.filter_map(put_back).fold(0, u64::saturating_add)
+    }
+
     fn ended(&self) -> Vec<String> {
         let record = &self.record;
         let in_all = record.enqueued_at.zip(record.ended_at).map(|(from, to)| span(from, to));
-        let ran: u128 =
-            record.attempts.iter().filter(|attempt| attempt.round == record.round).fold(0, |ran, attempt| {
-                ran + attempt.ended_at.map_or(0, |ended| ended.since(attempt.started_at).as_millis())
-            });
-        let ran = took(u64::try_from(ran).unwrap_or(u64::MAX));
+        let attempts = record.attempts.iter().filter(|attempt| attempt.round == record.round);
+        let ran: u128 = attempts.fold(0, |ran, attempt| {
+            ran + attempt.ended_at.map_or(0, |ended| ended.since(attempt.started_at).as_millis())
+        });
+        let ran = took(u64::try_from(ran).unwrap_or(u64::MAX).saturating_add(self.ran_before()));
         let tries = match record.attempt.unwrap_or(0) {
             0 => "without an attempt".to_owned(),
             1 => "at the first attempt".to_owned(),
@@ -302,6 +313,16 @@ impl Facts {
     }
 }
 
+/// How long an attempt had run as it was put back, if the event says that it was.
+fn put_back(event: &Value) -> Option<u64> {
+    let is_one = match text(event, "event") {
+        "released" => true,
+        "deferred" => text(event, "reason") != DeferReason::Detached.as_str(),
+        _ => false,
+    };
+    event.get("duration_ms").and_then(Value::as_u64).filter(|_| is_one)
+}
+
 /// When and why a job was put off, if the event says that it was.
 fn put_off(event: &Value) -> Option<(Timestamp, &str)> {
     let at = Timestamp::parse(text(event, "at")).ok().filter(|_| text(event, "event") == "deferred")?;
@@ -342,7 +363,8 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
         }
         "deferred" => {
             let until = due.map(|due| format!("; looked at again {} later", span(at, due))).unwrap_or_default();
-            format!("not started: {}{until}; this uses up no attempt", awaited(text(event, "reason")))
+            let what = if put_back(event).is_some() { format!("put back{lasted}") } else { "not started".to_owned() };
+            format!("{what}: {}{until}; this uses up no attempt", awaited(text(event, "reason")))
         }
         "released" => format!("put back{lasted}, because the node was asked to end; the same attempt starts again"),
         "failed" => match time("retry_at") {

@@ -154,9 +154,12 @@ class Worker:
             if connection.is_closed:
                 raise connection.last_error or nats.errors.ConnectionClosedError()
         finally:
-            if not connection.is_closed:
-                await connection.drain()
             self._executor.shutdown(wait=False)
+            try:
+                await connection.drain()
+            except (nats.errors.Error, OSError):  # it is away, or closed already
+                with contextlib.suppress(OSError):  # nats-py writes to the lost connection what it had still to send
+                    await connection.close()
 
     async def _closed(self) -> None:
         """Without a connection no job comes any more, and no reply is sent."""

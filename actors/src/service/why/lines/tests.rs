@@ -199,3 +199,33 @@ fn without_the_log_the_record_is_enough() {
     assert_eq!(summary[0], "It failed for good at the first attempt: permanent.");
     assert_eq!(summary[2], "It was erased at 2026-11-21T12:00:05.000Z: its job is gone.");
 }
+
+/// Of what ran before a drain the record has nothing, once the attempt has started again.
+#[test]
+fn an_attempt_that_was_put_back_has_run_and_had_begun() {
+    let events = [
+        event("enqueued", "00:00", &json!({"round": 1})),
+        event("started", "00:01", &json!({"round": 1})),
+        event("released", "00:07", &json!({"round": 1, "duration_ms": 6_000})),
+        event("started", "00:08", &json!({"round": 1})),
+        event("deferred", "00:10", &json!({"round": 1, "reason": "busy", "run_at": at("00:11"), "duration_ms": 2_000})),
+        event("deferred", "00:11", &json!({"round": 1, "reason": "no_handler_online", "run_at": at("00:12")})),
+        event("started", "00:12", &json!({"round": 1})),
+        event("completed", "00:20", &json!({"round": 1, "duration_ms": 8_000})),
+    ];
+    let attempt = json!({"round": 1, "attempt": 1, "started_at": at("00:12"), "ended_at": at("00:20"), "node": "n1"});
+    let more = json!({"attempt": 1, "attempts": [attempt], "ended_at": at("00:20")});
+    let mut run = facts("completed", &more, &events);
+    assert!(run.summary()[1].ends_with("it took 20.0 s, of which it ran 16.0 s."), "{:?}", run.summary());
+    let said = texts(&run);
+    let put_back = "put back after 2.0 s: it waited for a handler of its type with room; looked at again 1.0 s later; \
+                    this uses up no attempt";
+    assert_eq!(said[4], put_back);
+    assert!(said[5].starts_with("not started: it waited for a handler of its type;"), "{}", said[5]);
+
+    // One that is cancelled before it starts again is in the record, too.
+    let attempt = json!({"round": 1, "attempt": 1, "started_at": at("00:01"), "ended_at": at("00:07"), "node": "n1",
+        "put_back": "released"});
+    run = facts("cancelled", &json!({"attempt": 1, "attempts": [attempt], "ended_at": at("00:09")}), &events[..3]);
+    assert!(run.summary()[1].ends_with("of which it ran 6.0 s."), "{:?}", run.summary());
+}
