@@ -92,6 +92,11 @@ fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), Trace
     })?;
     let names = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
     refuse(&names, "a number of milliseconds", false, |value| value.parse::<u32>().is_ok())?;
+    let right = "key=value, several with commas between them";
+    refuse(&["OTEL_RESOURCE_ATTRIBUTES"], right, false, |value| {
+        value.split(',').all(|each| each.contains('=') || each.trim().is_empty())
+    })?;
+    refuse(&["OTEL_TRACES_EXPORTER"], "otlp or none", false, |value| value == "otlp")?;
     refuse(&["OTEL_SDK_DISABLED"], "true or false", false, |value| {
         ["true", "false"].iter().any(|each| value.eq_ignore_ascii_case(each))
     })
@@ -309,6 +314,8 @@ mod tests {
             &[("OTEL_EXPORTER_OTLP_HEADERS", "s3cret")],
             &[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")],
             &[("OTEL_SDK_DISABLED", "maybe")],
+            &[("OTEL_TRACES_EXPORTER", "zipkin")],
+            &[("OTEL_RESOURCE_ATTRIBUTES", "a")],
         ] {
             let set = Settings {
                 endpoint: Some("http://localhost:4318".to_owned()).filter(|_| !variables[0].0.ends_with("ENDPOINT")),
@@ -320,7 +327,12 @@ mod tests {
             let said = refusal.to_string();
             assert!(said.starts_with(variables[0].0) && !said.contains("s3cret"), "{said}");
         }
-        let sound: Variables = &[("OTEL_EXPORTER_OTLP_HEADERS", "a=b, c=d%20e"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "500")];
+        let sound: Variables = &[
+            ("OTEL_EXPORTER_OTLP_HEADERS", "a=b, c=d%20e"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "500"),
+            ("OTEL_TRACES_EXPORTER", "otlp"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=prod,team=a"),
+        ];
         let set = Settings { endpoint: Some("http://localhost:4318".to_owned()), ..Settings::default() };
         assert!(exporter_by(&set, "n1", of(sound)).is_ok());
     }

@@ -10,6 +10,7 @@ use longshore_harness::{Handler, Job, Node, Receipt, Record, Reply, SlowLink, Wo
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::watch;
 
 use crate::{rules, three_servers, world};
@@ -502,6 +503,42 @@ async fn a_backup_that_is_ended_lets_jobs_go_on() {
     let output = backup.wait_with_output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(143) && said.contains("SIGTERM; what is still paused goes on at"), "{said}");
+}
+
+/// Given a restore whose server stands still, when it is ended by a signal, then it names what is to be deleted; and
+/// once that is done, the next one succeeds.
+#[tokio::test]
+async fn a_restore_that_is_ended_names_what_it_leaves() {
+    let old = world().await;
+    let node = old.node().start().await;
+    let dir = folder(&old);
+    let (succeeds, output) = command(&old, &["backup", text(&dir)]).await;
+    assert!(succeeds, "{output}");
+    node.stop().await;
+    let new = World::new().await;
+    let mut restore = new.command(["restore", text(&dir)]);
+    let mut restore = restore.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(restore.stderr.take().unwrap()).lines();
+    let first = said.next_line().await.unwrap().unwrap();
+    new.server().sigstop();
+    let pid = Pid::from_raw(i32::try_from(restore.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let mut last = String::new();
+    while let Some(line) = said.next_line().await.unwrap() {
+        last += &line;
+    }
+    assert_eq!(restore.wait().await.unwrap().code(), Some(1), "{last}");
+    new.server().sigcont();
+    assert!(last.contains("ended by SIGINT") && last.contains("before another try delete what is there of "), "{last}");
+    let (stream, _) = first.split_once(": ").unwrap();
+    assert!(last.contains(stream), "{first}: {last}");
+    let (_, named) = last.split_once("delete what is there of ").unwrap();
+    let named = named.split_once(": ").map_or(named, |(named, _)| named);
+    for stream in named.split(", ") {
+        let _ = new.jetstream().delete_stream(stream).await;
+    }
+    let (succeeds, output) = command(&new, &["restore", text(&dir)]).await;
+    assert!(succeeds, "{output}");
 }
 
 /// Starts a backup that waits for what runs, and returns it once it has paused the queues.

@@ -1,5 +1,6 @@
 //! `longshore doctor` finds the faults of a set-up, each with its remedy, and its exit code is that of the worst.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use async_nats::ConnectOptions;
@@ -160,16 +161,59 @@ async fn a_server_that_cannot_be_used_is_named() {
 #[tokio::test]
 async fn limits_that_are_too_small_are_named() {
     use_binary();
-    let jetstream = "{ max_streams: 7, max_consumers: 3, max_file: 10G }";
+    let jetstream = "{ max_streams: 7, max_consumers: 1, max_file: 10G }";
     let extra = format!(
         "accounts: {{ a: {{ jetstream: {jetstream}, users: [{{ user: u, password: p }}] }} }}\nno_auth_user: u"
     );
     let world = World::with_login(Options { extra, ..Options::default() }, ConnectOptions::new()).await;
     let found = doctor(&world).await;
     found.has("jetstream", "failure", "the account may have 7 streams: ");
-    found.has("jetstream", "failure", "may have 3 consumers");
+    assert!(
+        !json!(found.findings).to_string().contains("max_consumers"),
+        "they count for each stream: {:?}",
+        found.findings
+    );
     found.has("streams", "note", "there are none yet");
     assert_eq!(found.code, 1);
+}
+
+/// Given a server that has reached its `max_file_store`, when one asks, then it is named, and no lane; and once there
+/// is room, the node takes work again.
+#[tokio::test]
+async fn a_server_that_has_no_room_left_is_named() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let is_ready = async |reason: Option<&str>| {
+        longshore_harness::eventually("readiness", crate::WITHIN, async || {
+            let page = http::get(node.http(), "/readyz").await.unwrap();
+            let fits = (page.status == 200) == reason.is_none() && page.body.contains(reason.unwrap_or_default());
+            if fits { Ok(()) } else { Err(page.body) }
+        })
+        .await;
+    };
+    is_ready(None).await;
+    world.server().stop().await.unwrap();
+    let config = std::fs::read_to_string(world.server().dir().join("nats-server.conf")).unwrap();
+    let file = world.server().dir().join("small.conf");
+    std::fs::write(&file, config.replace("max_file_store: ", "max_file_store: 1 # ")).unwrap();
+    let mut small = Command::new(longshore_natsd::find_or_provision().await.unwrap());
+    let mut small = small.arg("--config").arg(&file).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+
+    let reason = "the NATS server has no room left";
+    is_ready(Some(reason)).await;
+    let refused = world.try_request("default", "submit", json!({"type": "noop"})).await.unwrap_err();
+    assert!(refused.code == 503 && refused.message.contains(reason), "{refused}");
+    longshore_harness::eventually("a doctor without nodes", crate::WITHIN, async || {
+        let found = doctor(&world).await;
+        let text = json!(found.findings).to_string();
+        let is_named = text.contains(reason) && text.contains("none is known to be there");
+        if is_named && found.code == 1 { Ok(()) } else { Err(text) }
+    })
+    .await;
+    small.kill().await.unwrap();
+    world.server().restart().await.unwrap();
+    is_ready(None).await;
+    node.stop().await;
 }
 
 /// Given a user that lacks rights of a node, and one that may not even ask, when they ask, then the answer says so to

@@ -343,7 +343,7 @@ async fn a_webhook_pauses_when_its_target_is_gone_and_goes_on_where_it_stopped()
     assert_eq!((&found["paused"], found.get("secret")), (&json!(true), None));
     assert!(found["paused_because"].as_str().unwrap().contains("410"), "{found}");
 
-    // A delivery that is made before the feed knows of the pause would wait for five minutes.
+    // A delivery that is made before the feed knows of the pause would be snoozed.
     nobody_asks(&world).await;
     eventually("no lag of a paused webhook", WITHIN, async || {
         let scrape = longshore_harness::http::get(node.http(), "/metrics").await.unwrap().body;

@@ -6,8 +6,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 
-/// JetStream's error codes for a stream that is full.
-pub(crate) const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
+/// JetStream's error code for a stream that is full.
+pub(crate) const STREAM_FULL: u64 = 10_077;
+/// JetStream's error codes where the server has no room for any stream.
+const NO_ROOM: [u64; 2] = [10_047, 10_023];
 /// Bytes of a value that are shown.
 const SHOWN: usize = 512;
 
@@ -69,9 +71,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a stream takes no more, because it is full.
+    /// Whether a stream takes no more, because it is full, or its server is.
     pub fn is_stream_full(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if STREAM_FULL.contains(code))
+        matches!(self, Self::Refused { code: STREAM_FULL, .. }) || self.is_server_full()
+    }
+
+    /// Whether no stream takes any more, because the server has no room.
+    pub fn is_server_full(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if NO_ROOM.contains(code))
     }
 
     /// The revision of a value that nodes did not write, if the error is that one.

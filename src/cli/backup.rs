@@ -371,13 +371,13 @@ async fn in_place<T>(dir: &Path, name: &str, write: impl AsyncFnOnce(&File) -> a
 }
 
 pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> anyhow::Result<Ended> {
-    let RestoreArguments { dir, replicas } = arguments;
-    let manifest = read(&dir, &global.namespace())?;
+    let dir = &arguments.dir;
+    let manifest = read(dir, &global.namespace())?;
     for StoredEntry { file, snapshot, .. } in &manifest.streams {
-        check(&dir, file, snapshot.bytes, &snapshot.sha256)?;
+        check(dir, file, snapshot.bytes, &snapshot.sha256)?;
     }
     if let Some(FiredFile { file, bytes, sha256 }) = &manifest.fired {
-        check(&dir, file, *bytes, sha256)?;
+        check(dir, file, *bytes, sha256)?;
     }
     let api = Api::connect(global).await?;
     let found = api.client.stored_streams().await?;
@@ -387,27 +387,15 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
         Err(error) if error.message == NO_NODE => {}
         _ => bail!("nodes run on this server: stop them, and start them once all is restored"),
     }
-    let replicas = replicas.map(usize::from);
-    for (done, entry) in manifest.streams.iter().enumerate() {
-        let StoredEntry { stream, file, snapshot } = entry;
-        let restored = async {
-            let messages = api.client.restore(stream, snapshot, replicas, File::open(dir.join(file))?).await?;
-            // They were paused when they were read.
-            api.client.pause_consumers(stream, None).await?;
-            anyhow::Ok(messages)
-        };
-        let messages = restored.await.with_context(|| {
-            let begun: Vec<&str> = manifest.streams[..=done].iter().map(|entry| entry.stream.as_str()).collect();
-            format!("not restored; before another try delete what is there of {}", begun.join(", "))
-        })?;
-        say_done(stream, messages, snapshot.bytes);
-    }
-    if let Some(FiredFile { file, .. }) = &manifest.fired {
-        for line in BufReader::new(File::open(dir.join(file))?).lines() {
-            api.client.fire(serde_json::from_str(&line?)?).await?;
-        }
-    }
-    let open = api.client.unmark(manifest.marks).await?;
+    let (mut signals, mut begun) = (Signals::listen().context(UNHEARD)?, Vec::new());
+    let open = tokio::select! {
+        // First, so that it has begun: what it has begun is named.
+        biased;
+        open = filled(&api, &arguments, &manifest, &mut begun) => open,
+        word = signals.next() => Err(anyhow::anyhow!("ended by {word}")),
+    };
+    let open =
+        open.with_context(|| format!("not restored; before another try delete what is there of {}", begun.join(", ")))?;
     if open > 0 {
         eprintln!("{open} runs were submitted during the backup, their jobs are not in it: submit them again");
     }
@@ -415,6 +403,29 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
     let (streams, at) = (manifest.streams.len(), manifest.cut_at);
     output::say(&format!("restored {streams} streams, {messages} messages, as of {at}: start the nodes"))?;
     Ok(Ended::Success)
+}
+
+/// Restores the streams of a backup, each of which is in `begun` from then on; returns how many runs have no job in it.
+async fn filled<'m>(
+    api: &Api,
+    RestoreArguments { dir, replicas }: &RestoreArguments,
+    manifest: &'m Manifest,
+    begun: &mut Vec<&'m str>,
+) -> anyhow::Result<usize> {
+    for StoredEntry { stream, file, snapshot } in &manifest.streams {
+        begun.push(stream);
+        let from = File::open(dir.join(file))?;
+        let messages = api.client.restore(stream, snapshot, (*replicas).map(usize::from), from).await?;
+        // They were paused when they were read.
+        api.client.pause_consumers(stream, None).await?;
+        say_done(stream, messages, snapshot.bytes);
+    }
+    if let Some(FiredFile { file, .. }) = &manifest.fired {
+        for line in BufReader::new(File::open(dir.join(file))?).lines() {
+            api.client.fire(serde_json::from_str(&line?)?).await?;
+        }
+    }
+    Ok(api.client.unmark(manifest.marks).await?)
 }
 
 fn read(dir: &Path, namespace: &str) -> anyhow::Result<Manifest> {

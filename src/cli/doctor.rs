@@ -2,6 +2,7 @@
 //!
 //! It only reads. Rights are those of the user that it runs as: run it with the credentials of a node.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +79,7 @@ async fn look(
 ) -> Vec<Finding> {
     match Client::connect(connection, &configuration.settings().storage.namespace).await {
         Ok(client) => facts(&client, configuration, has_settings, monitored).await.findings(),
-        Err(error) => vec![findings::no_connection(&super::ended::text_of(&error.into()))],
+        Err(error) => vec![findings::no_connection(&error.into())],
     }
 }
 
@@ -117,6 +118,8 @@ async fn facts(
             Err(error) => Err(error.clone()),
         },
         account,
+        replicas: has_settings.then_some(settings.storage.replicas),
+        wanted_bytes: 0,
         has_settings,
         clocks: client.clocks_of_nodes().await.unwrap_or_default(),
         monitored,
@@ -126,15 +129,22 @@ async fn facts(
         queues,
         no_handler,
     };
-    let names = facts.nodes.iter().flatten().map(|node| node.node.clone());
-    let healths = join_all(names.map(|name| async {
-        let asked = HealthRequest { node: Some(name.clone()) };
+    let missing: BTreeSet<&str> = facts.missing().collect();
+    facts.wanted_bytes = client.reserved_by(&settings.storage, &declared, |name| missing.contains(name));
+    let nodes = facts.nodes.as_deref().unwrap_or_default();
+    let mut names: Vec<Option<String>> = nodes.iter().map(|node| Some(node.node.clone())).collect();
+    // One that cannot write that it is there may still say why.
+    if facts.nodes.is_ok() && names.is_empty() {
+        names.push(None);
+    }
+    let healths = join_all(names.into_iter().map(|name| async {
+        let asked = HealthRequest { node: name.clone() };
         (name, ask::<Health>(client, &asked).await)
     }));
     for (name, health) in healths.await {
         match health {
             Ok(health) => facts.healths.push(health),
-            Err(ApiError { code: 504, .. }) => facts.unanswered.push(name),
+            Err(ApiError { code: 504, .. }) => facts.unanswered.extend(name),
             Err(_) => {}
         }
     }

@@ -225,7 +225,7 @@ async fn publish_plain(api: &Api, checked: Submission) -> Result<Submitted, ApiE
 
 pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
     match error {
-        error if error.is_stream_full() => {
+        error if error.is_stream_full() && !error.is_server_full() => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number())).hint(
                 "its bound is storage.jobs_max_messages or jobs_max_bytes; queues.list shows whether a node works the \
                  queue off",

@@ -1,4 +1,4 @@
-//! Rescheduling a run that waits for its time or for its next attempt.
+//! Rescheduling a run that waits for its time, for its next attempt or for the end of a snooze.
 //!
 //! The record decides, as everywhere: its new time is written by compare-and-set, then the schedule is written again,
 //! in place of the old one. A firing of the old one that comes all the same finds the record: it was too early, and the
@@ -14,6 +14,7 @@ use longshore_backbone::wire::api::{
     ApiError, Code, Encoded, Failed, NewStart, Outcome, RescheduleRequest, Rescheduled, RescheduledRuns, Selection,
 };
 use longshore_backbone::wire::record;
+use longshore_domain::run::DeferReason;
 use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::filter::{self, Chosen, RunFilter};
@@ -236,7 +237,10 @@ fn wrong_state(run: &Run) -> ApiError {
     let why = match run.state.wait() {
         _ if run.state.is_terminal() => "has ended",
         Some(_) if run.is_detached() => "is detached, and waits for the end of its attempt",
-        Some(_) => "waits for its handlers, and starts as soon as these can",
+        Some(_) => {
+            let awaited = run.waits_for().unwrap_or(DeferReason::Busy).awaited(run.job_type.as_str());
+            return refusal(run, &format!("waits for {awaited}, and for no time that could be changed"));
+        }
         None if run.state == RunState::Enqueued => FOR_A_WORKER,
         None => "runs",
     };

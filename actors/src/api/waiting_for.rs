@@ -63,7 +63,7 @@ enum Recorded {
 fn by_record(run: &Run, now: Timestamp) -> Recorded {
     match &run.state {
         State::Scheduled { at } if *at > now => Recorded::Says(said(Reason::Schedule, format!("its time, {at}"))),
-        State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => match *at > now {
+        State::Retrying { wait: Wait::Until(at) } if run.waits_for().is_none() => match *at > now {
             true => Recorded::Says(said(Reason::Retry, format!("its attempt {}, at {at}", run.next_attempt()))),
             // It waits for something else, at the node that kept it.
             false => Recorded::Waits,
@@ -112,11 +112,6 @@ fn said(reason: impl Into<Reason>, what: String) -> WaitingFor {
     WaitingFor { reason: reason.into().as_str().to_owned(), message: format!("waits for {what}") }
 }
 
-/// Whether its last wait is a deferral.
-fn is_deferred(run: &Run) -> bool {
-    run.deferral.as_ref().is_some_and(|deferral| deferral.nth == run.deferrals)
-}
-
 /// What a job waits for that is in its lane or parked: the first that keeps it from starting.
 async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     let settings = &api.run_time_settings;
@@ -141,11 +136,11 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     }
     let parked = match run.state {
         State::Enqueued { wait } => wait.is_some(),
-        State::Retrying { wait } => is_deferred(run) || matches!(wait, Wait::Parked { .. }),
+        State::Retrying { wait } => run.waits_for().is_some() || matches!(wait, Wait::Parked { .. }),
         _ => false,
     };
-    if let Some(deferral) = run.deferral.as_ref().filter(|_| parked && is_deferred(run)) {
-        return Ok(Some(put_off(api, run, deferral.reason, None).await));
+    if let Some(reason) = run.waits_for().filter(|_| parked) {
+        return Ok(Some(put_off(api, run, reason, None).await));
     }
     if parked {
         // A handler without room is the only gate that puts jobs off without saying so.

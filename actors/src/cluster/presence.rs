@@ -60,10 +60,14 @@ pub(crate) async fn run(part: PresencePart) -> LoopEnd {
         match tokio::time::timeout(ANSWER_WITHIN, nodes.announce(&of(&part))).await {
             Ok(Ok(())) => {
                 repeats.end();
+                health.server_full.set(false);
                 // What the node knows of run-time settings counts only while other nodes know that it is there.
                 run_time_settings.is_present(sent);
             }
-            Ok(Err(error)) => warn(&mut repeats, &error.with_causes()),
+            Ok(Err(error)) => {
+                health.server_full.set(error.is_server_full());
+                warn(&mut repeats, &error.with_causes());
+            }
             Err(_) => warn(&mut repeats, &format!("no answer within {ANSWER_WITHIN:?}")),
         }
         let check = check_records(backbone, metrics, health, &mut tight);

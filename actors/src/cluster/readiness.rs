@@ -11,7 +11,7 @@ use longshore_backbone::Backbone;
 use longshore_backbone::control::MissingHandler;
 use longshore_backbone::handlers::Announced;
 use longshore_backbone::link::Link;
-use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, PartStatus};
+use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, PartStatus, SERVER_FULL};
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::Wrong;
 use longshore_domain::served::none_ever;
@@ -78,6 +78,9 @@ impl Readiness {
         }
         if self.health.records_full.get() {
             reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
+        }
+        if self.health.server_full.get() {
+            reasons.push(SERVER_FULL.to_owned());
         }
         let unanswered = self.backbone.unanswered();
         if !unanswered.is_empty() {

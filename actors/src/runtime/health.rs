@@ -31,6 +31,8 @@ pub(crate) struct Health {
     pub(crate) unresponsive: AtomicUsize,
     /// The stream of run records is all but full: the next ones may be refused.
     pub(crate) records_full: Last<bool>,
+    /// The server refused this node's last presence for want of room, as it refuses every write then.
+    pub(crate) server_full: Last<bool>,
     /// Lanes that refused their last due job because they are full.
     pub(crate) full_lanes: Last<BTreeSet<Lane>>,
     /// A warning for each queue that no node serves, from the node that looks for all.

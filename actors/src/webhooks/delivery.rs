@@ -9,6 +9,7 @@ use std::time::Duration;
 use longshore_backbone::Backbone;
 use longshore_backbone::webhooks::StoredWebhook;
 use longshore_domain::WebhookId;
+use longshore_domain::run::DeferReason;
 use serde_json::json;
 
 use super::message::{DeliveryPayload, WebhookMessage};
@@ -18,8 +19,10 @@ use crate::runtime::now;
 use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookCaller;
 
-/// How long a delivery waits that meets a paused webhook.
-const WHILE_PAUSED: Duration = Duration::from_secs(300);
+/// How long a delivery waits that meets a paused webhook: as long as it has waited already, so that it goes on soon
+/// after a short pause; of a long one thousands may wait, and are to cost little.
+const WHILE_PAUSED: Duration = Duration::from_secs(5);
+const WHILE_PAUSED_MAX: Duration = Duration::from_secs(300);
 
 pub(crate) struct Delivery {
     pub(crate) backbone: Backbone,
@@ -41,7 +44,7 @@ impl Delivery {
             )));
         }
         if stored.webhook.paused {
-            return Ok(Success::Snooze(WHILE_PAUSED));
+            return Ok(Success::Snooze(self.while_paused(context).await));
         }
         let message = WebhookMessage::of(&payload, &stored.webhook.format);
         let message = message.ok_or_else(|| HandlerError::permanent("payload: event: is no event"))?;
@@ -70,6 +73,14 @@ impl Delivery {
                 Err(HandlerError::retryable(why))
             }
         }
+    }
+
+    /// How long to wait until it is looked whether the webhook is still paused.
+    async fn while_paused(&self, context: &Context) -> Duration {
+        let found = self.backbone.read_record(&context.job.tenant, &context.job.run_id).await.ok().flatten();
+        let run = found.map(|found| found.run);
+        let snoozed = run.as_ref().and_then(|run| run.deferred_for(DeferReason::Snoozed));
+        next_look(snoozed.map(|deferral| now().since(deferral.since)))
     }
 
     async fn post(&self, stored: &StoredWebhook, message: WebhookMessage) -> Result<u16, String> {
@@ -105,8 +116,30 @@ impl Delivery {
     }
 }
 
+/// The next wait of a delivery that has waited so long for the end of a pause.
+fn next_look(waited: Option<Duration>) -> Duration {
+    waited.unwrap_or_default().clamp(WHILE_PAUSED, WHILE_PAUSED_MAX)
+}
+
 impl Handler for Delivery {
     fn call(&self, context: Context) -> BoxFuture<'_, Result<Success, HandlerError>> {
         Box::pin(async move { self.deliver(&context).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_that_meets_a_pause_looks_again_within_the_time_that_it_has_waited_and_five_minutes_at_most() {
+        let mut waited = Duration::ZERO;
+        let mut looks = vec![next_look(None)];
+        while waited < Duration::from_secs(1_000) {
+            waited += looks[looks.len() - 1];
+            looks.push(next_look(Some(waited)));
+        }
+        let seconds: Vec<u64> = looks.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300, 300]);
     }
 }

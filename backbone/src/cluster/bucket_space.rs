@@ -62,7 +62,7 @@ impl BucketSpace {
             return Ok(());
         }
         let description = "too many keys are in use for the bytes of the bucket".to_owned();
-        Err(Error::Refused { subject: subject.to_owned(), code: STREAM_FULL[2], description })
+        Err(Error::Refused { subject: subject.to_owned(), code: STREAM_FULL, description })
     }
 
     /// Whether there is room for a new entry of so many bytes; it is counted then.

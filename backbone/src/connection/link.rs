@@ -157,7 +157,11 @@ impl Link {
         drops_stale: bool,
     ) -> Result<Self, Error> {
         let way = filter::open(connection, shown, drops_stale).await?;
-        let link = Self::open(&way.connection, name, &way.shown).await?;
+        let link = Self::open(&way.connection, name, &way.shown).await.map_err(|error| match error {
+            // The library knows the near end of the way alone.
+            Error::Connect { source, .. } => Error::Connect { url: connection.shown_url(), source },
+            error => error,
+        })?;
         let _ = link.0.filter.set(way.listener);
         Ok(link)
     }
@@ -438,9 +442,11 @@ fn note(event: &Event, name: &'static str, counts: &ConnectionCounts, first: &At
         Event::Closed => {}
         Event::SlowConsumer(id) => tracing::warn!(subscription = id, "messages were dropped: this node is too slow"),
         other => {
-            counts.refusals.note(&other.to_string());
-            if let Some(line) = repeats().line(&other.to_string(), Instant::now()) {
-                tracing::info!(connection = name, "NATS: {line}");
+            let is_of_login = counts.refusals.note(&other.to_string());
+            match repeats().line(&other.to_string(), Instant::now()) {
+                Some(line) if is_of_login => tracing::warn!(connection = name, "NATS refuses the login: {line}"),
+                Some(line) => tracing::info!(connection = name, "NATS: {line}"),
+                None => {}
             }
         }
     }
@@ -462,6 +468,16 @@ fn is_new_enough(version: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_cannot_be_made_is_named_by_its_servers_address() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("nats://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let refused = Link::open_filtered(&Connection::to(&url), "api", "test", false).await;
+        let Err(Error::Connect { url: named, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(named, url);
+    }
 
     #[test]
     fn versions_are_compared_as_numbers() {

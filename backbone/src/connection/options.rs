@@ -1,6 +1,8 @@
 //! What the client library is given for a connection: who logs in, and which certificates it trusts and shows.
 
 use async_nats::ConnectOptions;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use crate::connection::address::Login;
 use crate::error::{Cause, Error};
@@ -31,6 +33,11 @@ pub(super) fn of(connection: &Connection, login: Option<Login>) -> Result<Connec
         std::fs::File::open(path).map_err(|error| unusable(path, Box::new(error)))?;
     }
     if let Some(path) = &connection.ca {
+        // Without one the server's certificate would count as that of an unknown authority.
+        let first = CertificateDer::pem_file_iter(path).map(|mut all| all.next());
+        if first.map_err(|error| unusable(path, Box::new(error)))?.is_none() {
+            return Err(unusable(path, "it holds no certificate".into()));
+        }
         options = options.add_root_certificates(path.clone()).require_tls(true);
     }
     if let (Some(cert), Some(key)) = (&connection.cert, &connection.key) {

@@ -76,19 +76,21 @@ impl MissingRight {
 }
 
 impl Refusals {
-    /// Keeps what the server said, if it is a refusal.
-    pub(crate) fn note(&self, said: &str) {
+    /// Keeps what the server said, if it is a refusal; says whether it is one of the login.
+    pub(crate) fn note(&self, said: &str) -> bool {
         let words = said.to_ascii_lowercase();
-        if OF_LOGINS.iter().any(|of_login| words.contains(of_login)) {
+        let is_of_login = OF_LOGINS.iter().any(|of_login| words.contains(of_login));
+        if is_of_login {
             *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(said.to_owned());
         }
-        let Some(refusal) = MissingRight::parse(said) else { return };
+        let Some(refusal) = MissingRight::parse(said) else { return is_of_login };
         self.rights.send_modify(|kept| {
             kept.retain(|other| *other != refusal);
             kept.push(refusal);
             let excess = kept.len().saturating_sub(KEPT);
             kept.drain(..excess);
         });
+        is_of_login
     }
 
     /// The connection stands.
@@ -148,10 +150,10 @@ mod tests {
     #[test]
     fn a_login_is_refused_until_it_is_accepted() {
         let refusals = Refusals::default();
-        refusals.note("stale connection");
+        assert!(!refusals.note("stale connection"));
         assert_eq!(refusals.of_login(), None);
-        refusals.note("nats: Authorization Violation");
-        refusals.note("connection refused");
+        assert!(refusals.note("nats: Authorization Violation"));
+        assert!(!refusals.note("connection refused"));
         assert_eq!(refusals.of_login().as_deref(), Some("nats: Authorization Violation"));
         refusals.is_logged_in();
         assert_eq!(refusals.of_login(), None);

@@ -36,6 +36,8 @@ pub struct ServerFacts {
     pub name: String,
     /// The largest message that it accepts, in bytes.
     pub max_payload: usize,
+    /// The cluster that it belongs to, if it does.
+    pub cluster: Option<String>,
 }
 
 /// What the account may use of JetStream, and uses.
@@ -62,8 +64,6 @@ pub struct AccountLimits {
     pub max_storage: i64,
     /// Streams.
     pub max_streams: i64,
-    /// Consumers.
-    pub max_consumers: i64,
 }
 
 /// This user.
@@ -114,7 +114,12 @@ impl Client {
     /// The server that this client is connected to.
     pub fn server_facts(&self) -> ServerFacts {
         let info = self.link().server_info();
-        ServerFacts { version: info.version, name: info.server_name, max_payload: info.max_payload }
+        ServerFacts {
+            version: info.version,
+            name: info.server_name,
+            max_payload: info.max_payload,
+            cluster: info.cluster.filter(|cluster| !cluster.is_empty()),
+        }
     }
 
     /// This user, and how far the server's clock is from this machine's.
@@ -178,6 +183,13 @@ impl Client {
             found.push((wanted.config.name, stream));
         }
         Ok(found)
+    }
+
+    /// What those of the streams that these settings want reserve that are meant, on each server that keeps them.
+    pub fn reserved_by(&self, storage: &Storage, queues: &BTreeSet<Queue>, is_meant: impl Fn(&str) -> bool) -> u64 {
+        let ground = Ground { names: self.names(), storage, max_payload: self.server_facts().max_payload };
+        let wanted = wanted::of_queues(ground, queues.iter()).into_iter().filter(|wanted| is_meant(wanted.name()));
+        wanted.filter_map(|wanted| u64::try_from(wanted.config.max_bytes).ok()).sum()
     }
 
     async fn found(&self, wanted: &WantedStream) -> Result<Option<FoundStream>, Unanswered> {

@@ -105,14 +105,22 @@ impl Run {
     }
 
     /// The time for which it waits is another one. Says whether it waits for a time that may be changed: one that a
-    /// client chose, or its back-off. A job that was deferred or parked waits for something else.
+    /// client chose, its back-off, or its handler's snooze. A job that was deferred for another reason or parked waits
+    /// for something else.
     pub fn reschedule(&mut self, at: Timestamp) -> bool {
+        let is_snoozed = self.waits_for() == Some(DeferReason::Snoozed);
         match &mut self.state {
             State::Scheduled { at: before } => *before = at,
             State::Retrying { wait: Wait::Until(before) } if self.deferral.is_none() => *before = at,
+            State::Enqueued { wait: Some(Wait::Until(before)) } if is_snoozed => *before = at,
             _ => return false,
         }
         true
+    }
+
+    /// The reason of its last wait, if that was a deferral.
+    pub fn waits_for(&self) -> Option<DeferReason> {
+        self.deferral.as_ref().filter(|deferral| deferral.nth == self.deferrals).map(|deferral| deferral.reason)
     }
 
     pub(super) fn put_back(&mut self, why: PutBack, again_at: Option<Timestamp>, now: Timestamp) {

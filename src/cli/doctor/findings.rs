@@ -76,6 +76,10 @@ pub(super) struct Facts {
     /// What a node publishes and subscribes to.
     pub(super) rights: (Vec<String>, Vec<String>),
     pub(super) streams: Result<Vec<(String, Option<FoundStream>)>, Unanswered>,
+    /// On how many servers each stream is to be kept; `None`: no configuration says it.
+    pub(super) replicas: Option<usize>,
+    /// What the streams reserve that are missing, on each server that keeps them.
+    pub(super) wanted_bytes: u64,
     /// Whether a configuration was named; else only the defaults are known.
     pub(super) has_settings: bool,
     pub(super) clocks: Vec<(String, Skew)>,
@@ -125,12 +129,14 @@ impl Check {
     }
 }
 
-pub(super) fn no_connection(error: &str) -> Finding {
-    let remedy = match error {
-        error if error.contains("too old") => "run nats-server 2.14.5 or newer",
-        _ => "start the server, or name it and its credentials: NATS_URL, NATS_CREDS, NATS_CONTEXT",
+pub(super) fn no_connection(error: &anyhow::Error) -> Finding {
+    let text = super::super::ended::text_of(error);
+    let remedy = match super::super::hints::hint(error) {
+        _ if text.contains("too old") => "run nats-server 2.14.5 or newer".into(),
+        Some(hint) => hint,
+        None => "start the server, or name it and its credentials: NATS_URL, NATS_CREDS, NATS_CONTEXT".into(),
     };
-    Finding { check: "server", level: Level::Failure, text: error.to_owned(), remedy: Some(remedy.to_owned()) }
+    Finding { check: "server", level: Level::Failure, text, remedy: Some(remedy.into_owned()) }
 }
 
 impl Facts {
@@ -155,29 +161,34 @@ impl Facts {
         let account = match &self.account {
             Ok(account) => account,
             Err(error) => {
-                let remedy = "start the server with -js, let the account use JetStream, and let this user ask for it ($JS.API.INFO)";
+                let remedy = match error.0.contains("temporarily unavailable") {
+                    true => {
+                        "more than half of the cluster's servers must be there and reach each other: start the others"
+                    }
+                    false => {
+                        "start the server with -js, let the account use JetStream, and let this user ask for it ($JS.API.INFO)"
+                    }
+                };
                 check.failure(format!("JetStream is not available: {error}"), remedy);
                 return check.found;
             }
         };
         let missing = self.missing().count();
         let limits = &account.limits;
-        let more = |bound: i64, there: i64, missing: usize| {
-            bound > 0 && there.saturating_add(i64::try_from(missing).unwrap_or(i64::MAX)) > bound
-        };
-        if more(limits.max_streams, account.streams, missing) {
+        let needed = account.streams.saturating_add(i64::try_from(missing).unwrap_or(i64::MAX));
+        // Its max_consumers count for each stream by itself, and no stream needs more than one.
+        if limits.max_streams > 0 && needed > limits.max_streams {
             let text = format!("the account may have {} streams: {missing} more are needed", limits.max_streams);
             check.failure(text, "raise the account's max_streams: ten for each queue, and twelve");
         }
-        if more(limits.max_consumers, account.consumers, missing) {
-            let text =
-                format!("the account may have {} consumers, and has {}", limits.max_consumers, account.consumers);
-            check.failure(text, "raise the account's max_consumers: ten for each queue, and one");
+        if let (None, Some(wanted)) = (&self.server.cluster, self.replicas.filter(|wanted| *wanted > 1)) {
+            let text = format!("storage.replicas is {wanted}, and this server belongs to no cluster");
+            check.warning(text, "have it join a cluster of so many servers, or set storage.replicas = 1");
         }
         check.or_fine(format!("{} streams, {} consumers", account.streams, account.consumers))
     }
 
-    fn missing(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn missing(&self) -> impl Iterator<Item = &str> {
         let streams = self.streams.as_deref().unwrap_or_default();
         streams.iter().filter(|(_, found)| found.is_none()).map(|(name, _)| name.as_str())
     }
@@ -232,39 +243,52 @@ impl Facts {
                  backup, or start a node that has these queues",
             );
         }
+        // What is true of several streams is said once.
+        let mut alike: Vec<(Finding, Vec<String>)> = Vec::new();
         for stream in self.found() {
-            self.look_at(stream, &mut check);
+            let mut of_it = Check::of("streams");
+            self.look_at(stream, &mut of_it);
+            for finding in of_it.found {
+                match alike.iter_mut().find(|(other, _)| *other == finding) {
+                    Some((_, names)) => names.push(stream.name.clone()),
+                    None => alike.push((finding, vec![stream.name.clone()])),
+                }
+            }
         }
+        check.found.extend(alike.into_iter().map(|(finding, names)| {
+            let text = format!("{}{}", listed(&names, 3), finding.text);
+            Finding { text, ..finding }
+        }));
         check.or_fine(format!("{} of {} in shape", streams.len(), streams.len()))
     }
 
+    /// What is found of a stream, without its name, which comes first.
     fn look_at(&self, stream: &FoundStream, check: &mut Check) {
-        let name = &stream.name;
         let shown =
             |Difference { setting, found, wanted }: &Difference| format!("{setting} is {found}, wanted {wanted}");
         let all = |differences: &[Difference]| differences.iter().map(shown).collect::<Vec<_>>().join("; ");
         match &stream.change {
             StreamChange::Impossible(difference) => check.failure(
-                format!("{name}: {}; it cannot be changed in place", shown(difference)),
+                format!(": {}; it cannot be changed in place", shown(difference)),
                 "another program made it: choose another namespace, or move its messages away and delete it",
             ),
             // Without a configuration only the defaults are known.
             StreamChange::Update { changed, .. } if self.has_settings => check.warning(
-                format!("{name}: {}", all(changed)),
+                format!(": {}", all(changed)),
                 "restart a node with this configuration: at its start it changes the stream",
             ),
             StreamChange::None { kept } if self.has_settings && !kept.is_empty() => check.note(
-                format!("{name} holds more: {}", all(kept)),
+                format!(" holds more: {}", all(kept)),
                 "start a node with storage.allow_shrink = true, if less is meant",
             ),
             StreamChange::Update { .. } | StreamChange::None { .. } => {}
         }
         if !stream.has_consumer {
-            let text = format!("{name}: its consumer is missing, so no job is delivered");
+            let text = ": its consumer is missing, so no job is delivered";
             check.failure(text, "restart a node: it makes the consumer anew; find the client that deleted it");
         }
         if !stream.lagging.is_empty() {
-            let text = format!("{name}: not in step: {}", listed(&stream.lagging, 6));
+            let text = format!(": not in step: {}", listed(&stream.lagging, 6));
             check.warning(text, "check these servers: until they are in step, losing another one stops the stream");
         }
     }
@@ -282,10 +306,24 @@ impl Facts {
             let percent = (fill * 100.0).round();
             check.add(level, format!("{} is {percent} % full", stream.name), remedies::of_full(&stream.name));
         }
-        room(&mut check, "the account", account.limits.max_storage, account.storage, account.reserved_storage);
+        // Without a configuration only the defaults are known.
+        let wanted = if self.has_settings { self.wanted_bytes } else { 0 };
+        let (stored, reserved) = (account.storage, account.reserved_storage);
+        let copies = self.replicas.unwrap_or(1) as u64;
+        room(
+            &mut check,
+            "the account",
+            StoreLimit { bound: account.limits.max_storage, stored, reserved, wanted: wanted * copies },
+        );
         if let Some(Ok(monitored)) = &self.monitored {
             let (stored, reserved) = (monitored.storage, monitored.reserved_storage);
-            room(&mut check, "the server", monitored.config.max_storage, stored, reserved);
+            // Those of a cluster may have room where this one has none.
+            let wanted = if self.server.cluster.is_none() { wanted } else { 0 };
+            room(
+                &mut check,
+                "the server",
+                StoreLimit { bound: monitored.config.max_storage, stored, reserved, wanted },
+            );
         }
         check.or_fine("no stream is nearly full")
     }
@@ -313,17 +351,46 @@ impl Facts {
     }
 }
 
-/// Whether much room is left below a bound on what is stored.
-fn room(check: &mut Check, whose: &str, bound: i64, stored: u64, reserved: u64) {
+/// A bound on what is stored, what is below it, and what the streams that are still to be made reserve.
+struct StoreLimit {
+    bound: i64,
+    stored: u64,
+    reserved: u64,
+    wanted: u64,
+}
+
+/// Whether much room is left.
+fn room(check: &mut Check, whose: &str, StoreLimit { bound, stored, reserved, wanted }: StoreLimit) {
     let Some(bound) = u64::try_from(bound).ok().filter(|bound| *bound > 0) else { return };
     let percent = |part: u64| (part as f64 / bound as f64 * 100.0).round();
-    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    if stored as f64 >= bound as f64 * NEARLY {
-        let text = format!("{whose} stores {} % of its {}", percent(stored), gib(bound));
-        check.warning(text, "raise max_file_store or the account's limit: beyond it every publish is refused");
-    } else if reserved as f64 >= bound as f64 * NEARLY {
-        let text = format!("{whose} has reserved {} % of its {}", percent(reserved), gib(bound));
+    let free = bound.saturating_sub(reserved);
+    let is_near = |part: u64| part as f64 >= bound as f64 * NEARLY;
+    if is_near(stored) {
+        let level = if stored >= bound { Level::Failure } else { Level::Warning };
+        let text = format!("{whose} stores {} % of its {}", percent(stored), size(bound));
+        check.add(level, text, "raise max_file_store or the account's limit: beyond it every publish is refused");
+    }
+    if wanted > free {
+        let text =
+            format!("{whose} has {} left to reserve, and streams that are missing need {}", size(free), size(wanted));
+        check.failure(
+            text,
+            "raise max_file_store or the account's limit, or lower storage.jobs_max_bytes (ten lanes per \
+                             queue), events_max_bytes or dlq_max_bytes",
+        );
+    } else if reserved > bound {
+        let text = format!("{whose} has reserved {} % of its {}", percent(reserved), size(bound));
+        check.warning(text, "raise max_file_store or the account's limit: it is reached before the streams are full");
+    } else if is_near(reserved) && !is_near(stored) {
+        let text = format!("{whose} has reserved {} % of its {}", percent(reserved), size(bound));
         check.note(text, "a new queue reserves ten times storage.jobs_max_bytes: raise the limit before");
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes < 1 << 30 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        bytes => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs that are to start at another time: the record decides, and the schedule follows it.
 
 use longshore_backbone::wire::api::ApiError;
-use longshore_domain::run::DeferReason;
+use longshore_domain::run::{DeferReason, PutBack};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{JobOptions, Priority, Queue, Run, Tenant, Timestamp};
 
@@ -36,9 +36,14 @@ fn reschedule(scene: &Scene, change: &Change) -> Result<Run, ApiError> {
     done(reschedule::one(&scene.node, &Tenant::default_tenant(), &id(RUN), change))
 }
 
+fn snoozed(scene: &mut Scene) -> Run {
+    let put_back = Some(PutBack::Snoozed);
+    after(scene.running(), Settlement::Defer { at: at(60_000), reason: DeferReason::Snoozed, put_back })
+}
+
 #[test]
-fn a_run_that_waits_for_its_time_or_for_its_retry_starts_at_the_new_one() {
-    let waits_for: [Stands; 2] = [scheduled, |scene| retrying(scene.running(), at(60_000))];
+fn a_run_that_waits_for_its_time_its_retry_or_the_end_of_a_snooze_starts_at_the_new_one() {
+    let waits_for: [Stands; 3] = [scheduled, |scene| retrying(scene.running(), at(60_000)), snoozed];
     for run in waits_for {
         let mut scene = Scene::new();
         waits(&mut scene, run);
@@ -74,7 +79,7 @@ fn a_run_may_wait_in_another_queue_or_at_another_priority_and_keeps_its_time() {
 /// to no other lane, also if it is to start later, as its message would stay in this one.
 #[test]
 fn a_run_that_is_due_keeps_its_place_in_its_lane_and_goes_to_no_other() {
-    let waits_for: [Stands; 2] = [scheduled, |scene| retrying(scene.running(), at(60_000))];
+    let waits_for: [Stands; 3] = [scheduled, |scene| retrying(scene.running(), at(60_000)), snoozed];
     for run in waits_for {
         let mut scene = Scene::new();
         waits(&mut scene, run);
@@ -119,7 +124,7 @@ fn a_run_that_waits_for_no_time_is_refused_and_the_error_says_what_it_does() {
                 let run = scene.fresh();
                 after(run, Settlement::Defer { at: at(9_000), reason: DeferReason::NoHandlerOnline, put_back: None })
             },
-            "waits for its handlers, and starts as soon as these can: it is enqueued",
+            "waits for a handler of noop, and for no time that could be changed: it is enqueued",
         ),
     ];
     for (run, why) in states {

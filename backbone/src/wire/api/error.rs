@@ -134,10 +134,9 @@ impl From<&Error> for ApiError {
         let unavailable = |message| Self { is_of_nats: true, ..Self::unavailable(message) };
         match error.stored_instead() {
             Some(stored) => Self::new(Code::Unreadable, format!("{message}; stored is: {stored}; {BY_HAND}")),
-            None if error.is_stream_full() => unavailable(message).hint(
-                "the stream, or the NATS server's store or disk, is full: raise the stream's bound under storage, or free \
-                 some and restart the server",
-            ),
+            None if error.is_server_full() => Self::unavailable(SERVER_FULL)
+                .hint("raise the server's max_file_store, or delete streams or messages that nobody needs"),
+            None if error.is_stream_full() => unavailable(message).hint("raise the stream's bound under storage"),
             None => unavailable(message),
         }
     }
@@ -148,6 +147,9 @@ impl From<Error> for ApiError {
         Self::from(&error)
     }
 }
+
+/// What is wrong where a server reaches its `max_file_store`.
+pub const SERVER_FULL: &str = "the NATS server has no room left, and stores nothing more";
 
 /// What a person can do about it.
 const BY_HAND: &str = "if it is a run's record, runs.cancel ends the run, and runs.erase removes what is stored, so that \

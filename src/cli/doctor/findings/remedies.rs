@@ -23,6 +23,8 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
         "check the NATS servers: the stream has no leader; the node goes on by itself once it has"
     } else if reason.starts_with("NATS stores nothing") {
         "free space on the disk of the NATS server, look at its log, restart it if that speaks of a write error"
+    } else if reason.starts_with("the NATS server has no room") {
+        "raise its max_file_store, or delete streams or messages that nobody needs; the node goes on by itself"
     } else if reason.starts_with("the stream of run records is full") {
         "raise storage.runs_max_records or shorten completed_max_age, then restart a node"
     } else if reason.starts_with("a supervisor of this node") {

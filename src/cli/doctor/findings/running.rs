@@ -66,11 +66,25 @@ impl Facts {
         let mut check = Check::of("nodes");
         let nodes = match &self.nodes {
             Ok(nodes) => nodes,
+            // The nodes that are there, as their clocks show, answer none.
+            Err(error) if error.starts_with("no answer") && !self.clocks.is_empty() => {
+                let seen: Vec<String> = self.clocks.iter().map(|(node, _)| node.clone()).collect();
+                let text = format!("{error}; there were last: {}", listed(&seen, 6));
+                let remedy =
+                    "look at these nodes, their machines and their logs: one that stands still answers nothing";
+                check.failure(text, remedy);
+                return check.found;
+            }
             Err(error) => {
                 check.failure(error, "start a node, or ask as a user who may use longshore.api._all.>");
                 return check.found;
             }
         };
+        if nodes.is_empty() {
+            let remedy = "ask again in some seconds, if it was just started; its log says what it cannot store";
+            check
+                .failure("a node answers, and none is known to be there: what it says of itself is not stored", remedy);
+        }
         let mut versions: Vec<&str> = nodes.iter().map(|node| node.version.as_str()).collect();
         versions.sort_unstable();
         versions.dedup();

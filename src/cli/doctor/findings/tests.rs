@@ -23,11 +23,13 @@ fn stream(name: &str, replicas: usize, fill: u64) -> (String, Option<FoundStream
 fn facts() -> Facts {
     let user = User { account: "$G".to_owned(), permissions: None };
     Facts {
-        server: ServerFacts { version: "2.15.1".to_owned(), name: "s".to_owned(), max_payload: 1 << 20 },
+        server: ServerFacts { version: "2.15.1".to_owned(), name: "s".to_owned(), max_payload: 1 << 20, cluster: None },
         account: Ok(Account::default()),
         user: Ok((user, Some(Skew { ahead_ms: 0, within_ms: 1 }))),
         rights: (Vec::new(), Vec::new()),
         streams: Ok(vec![stream("LONGSHORE_DLQ", 1, 0)]),
+        replicas: None,
+        wanted_bytes: 0,
         has_settings: false,
         clocks: Vec::new(),
         monitored: None,
@@ -37,6 +39,14 @@ fn facts() -> Facts {
         queues: Vec::new(),
         no_handler: Vec::new(),
     }
+}
+
+fn nodes(names: &[&str]) -> Vec<NodeStatus> {
+    let node = |name: &&str| {
+        serde_json::from_value(json!({"node": name, "version": "0.1.0", "state": "running",
+            "started_at": "2026-11-21T12:00:00Z", "seen_at": "2026-11-21T12:00:00Z", "queues": {}}))
+    };
+    names.iter().map(|name| node(name).unwrap()).collect()
 }
 
 /// The findings of a check, as `level text`.
@@ -111,14 +121,17 @@ fn what_fills_up_is_named_before_it_is_full() {
     facts.account.as_mut().unwrap().storage = 0;
     facts.account.as_mut().unwrap().reserved_storage = 95 << 30;
     assert_eq!(of(&facts, "storage")[2], "note the account has reserved 95 % of its 100.0 GiB");
+    facts.account.as_mut().unwrap().reserved_storage = 1_300 << 20;
+    facts.account.as_mut().unwrap().limits.max_storage = 10 << 20;
+    assert_eq!(of(&facts, "storage")[2], "warning the account has reserved 13000 % of its 10.0 MiB");
+    facts.account.as_mut().unwrap().storage = 10 << 20;
+    assert_eq!(of(&facts, "storage")[2], "failure the account stores 100 % of its 10.0 MiB");
 }
 
 #[test]
 fn a_node_that_takes_no_work_is_a_failure() {
     let mut facts = facts();
-    facts.nodes = Ok(serde_json::from_value(json!([{"node": "n1", "version": "0.1.0", "state": "running",
-        "started_at": "2026-11-21T12:00:00Z", "seen_at": "2026-11-21T12:00:00Z", "queues": {}}]))
-    .unwrap());
+    facts.nodes = Ok(nodes(&["n1"]));
     facts.healths = serde_json::from_value(json!([{"live": true, "ready": false, "reasons": ["draining"], "warnings":
         ["queue main is full"], "node": "n1", "version": "0.1.0", "queues": [],
         "counters": {"stale_reads": 2, "overdue_restored": 1_234}}]))
@@ -152,6 +165,50 @@ fn a_node_that_takes_no_work_is_a_failure() {
     assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));
 }
 
+#[test]
+fn nodes_that_answer_nothing_are_named_and_none_that_is_known_is_a_failure() {
+    let mut facts = facts();
+    assert!(of(&facts, "nodes")[0].starts_with("failure a node answers, and none is known to be there"));
+    facts.nodes = Err("no answer within 3s".to_owned());
+    assert_eq!(of(&facts, "nodes"), ["failure no answer within 3s"]);
+    facts.clocks = vec![("n1".to_owned(), Skew { ahead_ms: 0, within_ms: 1 })];
+    assert_eq!(of(&facts, "nodes"), ["failure no answer within 3s; there were last: n1"]);
+}
+
+#[test]
+fn what_keeps_a_node_from_making_its_streams_is_said_before_its_start() {
+    let mut facts = facts();
+    facts.streams = Ok(vec![("LONGSHORE_DLQ".to_owned(), None)]);
+    facts.monitored = Some(Ok(Monitored {
+        config: MonitoredConfig { max_storage: 30 << 20, ..MonitoredConfig::default() },
+        reserved_storage: 10 << 20,
+        ..Monitored::default()
+    }));
+    (facts.has_settings, facts.replicas, facts.wanted_bytes) = (true, Some(3), 21 << 20);
+    assert_eq!(
+        of(&facts, "storage"),
+        ["failure the server has 20.0 MiB left to reserve, and streams that are missing need 21.0 MiB"]
+    );
+    assert_eq!(of(&facts, "jetstream"), ["warning storage.replicas is 3, and this server belongs to no cluster"]);
+    facts.server.cluster = Some("c".to_owned());
+    facts.wanted_bytes = 20 << 20;
+    assert_eq!(of(&facts, "jetstream"), ["ok 0 streams, 0 consumers"]);
+    assert_eq!(of(&facts, "storage"), ["ok no stream is nearly full"]);
+    facts.account = Err(Unanswered("JetStream system temporarily unavailable".to_owned()));
+    assert!(facts.findings()[1].remedy.as_ref().unwrap().starts_with("more than half of the cluster's servers"));
+}
+
+#[test]
+fn what_is_true_of_many_streams_is_said_once() {
+    let mut facts = facts();
+    let streams = ["A", "B", "C", "D"].map(|name| stream(name, 3, 0));
+    facts.streams = Ok(streams.into());
+    for (_, found) in facts.streams.as_mut().unwrap() {
+        found.as_mut().unwrap().lagging = vec!["s1".to_owned()];
+    }
+    assert_eq!(of(&facts, "streams"), ["warning A, B, C and 1 more: not in step: s1"]);
+}
+
 /// Each as the part of a node that finds it says it.
 #[test]
 fn each_reason_and_each_warning_has_a_remedy_of_its_own() {
@@ -162,6 +219,7 @@ fn each_reason_and_each_warning_has_a_remedy_of_its_own() {
         ("draining", "about to end"),
         ("3 handlers neither end in time nor react to their cancellation", "cancellation"),
         ("the stream of run records is full (storage.runs_max_records)", "completed_max_age"),
+        ("the NATS server has no room left, and stores nothing more", "max_file_store"),
         ("no server answers for the consumer of LONGSHORE_JOBS_main_P5", "no leader"),
         ("NATS stores nothing in LONGSHORE_EVENTS (for 7 s), and does not say why: its disk may be full", "free space"),
         ("this machine's clock is 31.0 s ahead of the NATS server's, by which jobs go: have both set by NTP", "NTP"),
@@ -212,7 +270,7 @@ fn what_several_nodes_warn_of_is_said_once_and_a_type_without_handler_only_while
             "warnings": ["short of memory", "no handler for call of tenant default since 2026-11-21T12:00:00Z"]})
     };
     facts.healths = serde_json::from_value(json!([health("n1"), health("n2")])).unwrap();
-    facts.nodes = Ok(Vec::new());
+    facts.nodes = Ok(nodes(&["n1", "n2"]));
     assert_eq!(of(&facts, "nodes"), ["warning nodes n1, n2: short of memory"]);
     let missing = |name: &str, jobs: u64, never: bool| {
         json!({"type": name, "tenant": "acme", "since": "2026-11-21T12:00:00Z", "looked_at": "2026-11-21T12:00:00Z",
