@@ -85,8 +85,20 @@ pub(crate) async fn one<P: CancelPorts>(
             return Ok(Some(before).filter(|_| only.is_none() || asked));
         }
         let left_alone = only_if_waiting && before.state == RunState::Running;
-        if left_alone || only.is_some_and(|only| !only.filter.fits(&before)) {
+        // The caller that ended its attempt was answered that this counts.
+        let ends_late = before.ends_late();
+        if left_alone || only.is_some_and(|only| ends_late || !only.filter.fits(&before)) {
             return Ok(None);
+        }
+        if ends_late && looks < LOOKS {
+            // What follows from its end may be a retry, which can be cancelled.
+            looks += 1;
+            ports.server().pause(LOOK_EVERY).await;
+            continue;
+        }
+        if ends_late {
+            let message = format!("run_id: the attempt of {run_id} has ended, which counts as soon as its queue runs");
+            return Err(ApiError::new(Code::WrongState, message));
         }
         if before.state.is_terminal() {
             let message = format!("run_id: {run_id} has ended: it is {}", before.state.as_str());
