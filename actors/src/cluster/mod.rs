@@ -26,6 +26,7 @@ pub(crate) mod discovery;
 pub(crate) mod dlq_watch;
 pub(crate) mod event_files;
 mod machine_load;
+pub(crate) mod node_health;
 pub(crate) mod node_name;
 pub(crate) mod offered_handlers;
 pub(crate) mod presence;
