@@ -459,6 +459,9 @@ async fn a_session_may_what_its_key_may_until_it_ends() {
     }
     let as_key = session.split('=').next_back().unwrap();
     assert_eq!(log_in(as_key, &[]).0, 401, "a session opens no session");
+    assert_eq!(curl(&other, "/v1/runs", Some(as_key), &[]).0, 401, "a session is a cookie alone");
+    let as_cookie = format!("Cookie: longshore_session={own}");
+    assert_eq!(curl(&other, "/v1/runs", None, &["-H", &as_cookie]).0, 401, "a key is never a cookie");
     let all = key(&world, "_all", "read");
     let listed = curl(&one, "/v1/keys", Some(&all), &[]).2;
     assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2), "a session is no key: {listed}");
