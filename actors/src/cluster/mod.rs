@@ -1,6 +1,6 @@
 //! What a node publishes to the other nodes, and does for all of them.
 //!
-//! * That it is there: `presence`, `node_name`, `readiness` with `node_health` (who may read what of it), `tree_answers`
+//! * That it is there: `presence`, `node_name`, `readiness` with `node_health` (who may read it), `tree_answers`
 //!   (whether its supervisors answer).
 //! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online),
 //!   `run_time_settings`, `put_queues`, `counts` (the cluster's jobs, for monitoring), `waiting` (admission by how
