@@ -126,7 +126,8 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
     makes_no_more_than_itself(&world, &node).await;
 }
 
-/// Given a type of one tenant that has no handler, when others ask how a node is, then they read nothing of that tenant.
+/// Given a type of one tenant that has no handler, when others ask how a node is, then they read nothing of that
+/// tenant.
 #[tokio::test]
 async fn how_a_node_is_names_no_other_tenant() {
     let world = world().await;

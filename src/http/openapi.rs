@@ -360,8 +360,7 @@ impl Document {
 /// Adds what stands in place of what is left out of an answer: only HTTP leaves it out.
 fn redactable(mut schemas: Fields) -> Fields {
     for name in ["Record", "DeadLetter", "ScheduleStatus"] {
-        schemas[name]["properties"]["redacted"] =
-            json!({"type": "boolean", "description": "Its payload and results are left out: its type hides them."});
+        schemas[name]["properties"]["redacted"] = json!({"type": "boolean", "description": "Its type hides the rest."});
     }
     schemas
 }
