@@ -123,7 +123,7 @@ async fn fields_of_a_newer_version_are_kept() {
     assert_eq!(queues["queues"][0]["paused"], true, "{queues}");
     assert_eq!(stored(&world, "longshore_control", "settings.pause.queue.main").await, setting);
     eventually("a warning", WITHIN, async || {
-        let said = world.request("health", json!({})).await["warnings"].to_string();
+        let said = world.try_request("_all", "health", json!({})).await.unwrap()["warnings"].to_string();
         if said.contains("longshore_schedules.default.newer") { Ok(()) } else { Err(said) }
     })
     .await;

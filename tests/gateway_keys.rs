@@ -143,6 +143,35 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
     makes_no_more_than_itself(&world, &node).await;
 }
 
+/// Given a type of one tenant that has no handler, when others ask how a node is, then they read nothing of that
+/// tenant.
+#[tokio::test]
+async fn how_a_node_is_names_no_other_tenant() {
+    let world = world().await;
+    let (one, other) = (node(&world, "n1").await, node(&world, "n2").await);
+    let [acme, globex] = ["acme", "globex"].map(|tenant| key(&world, tenant, "submit,read"));
+    let job = ["-d", r#"{"type":"nobodys","payload":1}"#];
+    assert_eq!(curl(&one, "/v1/jobs", Some(&acme), &job).0, 201);
+    let warnings = |node: &Node, path: &str, key: Option<&str>| curl(node, path, key, &[]).2["warnings"].to_string();
+    let own = "no handler for nobodys of tenant acme since ";
+    let nodes = [("n1", &one), ("n2", &other)];
+    let (name, finder) = eventually("a node that finds no handler", Duration::from_secs(30), async || {
+        let mut nodes = nodes.into_iter();
+        nodes.find(|(_, node)| warnings(node, "/v1/health", Some(&acme)).contains(own)).ok_or("none does")
+    })
+    .await;
+    let named = format!("/v1/health?node={name}");
+    for (_, node) in nodes {
+        assert!(warnings(node, &named, Some(&acme)).contains(own));
+        for path in ["/v1/health", &named] {
+            let said = warnings(node, path, Some(&globex));
+            assert!(said.starts_with('[') && !said.contains("acme") && !said.contains("nobodys"), "{path}: {said}");
+        }
+    }
+    let probe = warnings(finder, "/readyz", None);
+    assert!(probe.contains("as they name tenants: 1") && !probe.contains("nobodys"), "{probe}");
+}
+
 /// A key makes none that would show what it does not show itself, or outlive it.
 async fn makes_no_more_than_itself(world: &World, node: &Node) {
     let own = keys(world, &["--tenant", "_all", "keys", "create", "b", "--scopes", "operate", "--expires-in", "1h"]);
@@ -447,6 +476,9 @@ async fn a_session_may_what_its_key_may_until_it_ends() {
     }
     let as_key = session.split('=').next_back().unwrap();
     assert_eq!(log_in(as_key, &[]).0, 401, "a session opens no session");
+    assert_eq!(curl(&other, "/v1/runs", Some(as_key), &[]).0, 401, "a session is a cookie alone");
+    let as_cookie = format!("Cookie: longshore_session={own}");
+    assert_eq!(curl(&other, "/v1/runs", None, &["-H", &as_cookie]).0, 401, "a key is never a cookie");
     let all = key(&world, "_all", "read");
     let listed = curl(&one, "/v1/keys", Some(&all), &[]).2;
     assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2), "a session is no key: {listed}");

@@ -36,7 +36,7 @@ async fn is_planted(world: &World, key: &str) {
 
 async fn has_warning(world: &World, key: &str) {
     eventually("a warning", WITHIN, async || {
-        let health = world.request("health", json!({})).await;
+        let health = world.try_request("_all", "health", json!({})).await.unwrap();
         let said = health["warnings"].to_string();
         if said.contains(key) { Ok(()) } else { Err(said) }
     })

@@ -158,10 +158,10 @@ pub fn may_be_unaware(present_at: Timestamp, stored_at: Timestamp) -> bool {
     present_at.plus(KNOWN_FOR + CLOCKS_DIFFER_BY) > stored_at
 }
 
-/// How long after `now` no node starts attempts any more by what it knew before `stored_at`.
-pub fn unaware_for(stored_at: Timestamp, now: Timestamp) -> Duration {
+/// How long after `now` no node starts attempts any more by what it knew before `stored_at`; `None`: by now none does.
+pub fn unaware_for(stored_at: Timestamp, now: Timestamp) -> Option<Duration> {
     let over_at = stored_at.plus(KNOWN_FOR + CLOCKS_DIFFER_BY);
-    over_at.since(now).min(KNOWN_FOR + CLOCKS_DIFFER_BY)
+    (over_at > now).then(|| over_at.since(now).min(KNOWN_FOR + CLOCKS_DIFFER_BY))
 }
 
 #[cfg(test)]
@@ -212,9 +212,9 @@ mod tests {
         // It was there at 0 and may start attempts until 12 s, by a clock that may be 3 s behind.
         assert!(may_be_unaware(at(0), at(14_999)));
         assert!(!may_be_unaware(at(0), at(15_000)));
-        assert_eq!(unaware_for(at(1_000), at(1_000)), Duration::from_secs(15));
-        assert_eq!(unaware_for(at(1_000), at(15_999)), Duration::from_millis(1));
-        assert_eq!(unaware_for(at(1_000), at(60_000)), Duration::ZERO);
-        assert_eq!(unaware_for(at(60_000), at(1_000)), Duration::from_secs(15), "a clock that is behind");
+        assert_eq!(unaware_for(at(1_000), at(1_000)), Some(Duration::from_secs(15)));
+        assert_eq!(unaware_for(at(1_000), at(15_999)), Some(Duration::from_millis(1)));
+        assert_eq!(unaware_for(at(1_000), at(16_000)), None, "nobody has to confirm it");
+        assert_eq!(unaware_for(at(60_000), at(1_000)), Some(Duration::from_secs(15)), "a clock that is behind");
     }
 }

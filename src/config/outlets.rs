@@ -42,13 +42,19 @@ fn jwt(http: &Section<'_>) -> Option<JwtSettings> {
     let section = http.table("jwt");
     Some(JwtSettings {
         url: section.get(&JWT.jwks_url).map(|url| url.0),
-        file: section.get(&JWT.jwks_file).map(|file| file.0.into()),
+        file: jwks_file(&section),
         issuer: section.get(&JWT.issuer)?.0,
         audience: section.get(&JWT.audience)?.0,
         algorithms: section.get(&JWT.algorithms).into_iter().map(|algorithm| algorithm.0).collect(),
         tenant_claim: section.get(&JWT.tenant_claim).0,
         scope_claim: section.get(&JWT.scope_claim).0,
     })
+}
+
+/// Beside the configuration file, as other files that it names.
+fn jwks_file(jwt: &Section<'_>) -> Option<PathBuf> {
+    let file = jwt.get(&JWT.jwks_file)?;
+    jwt.origin(JWT.jwks_file.name).map(|(_, origin)| origin.beside(&file.0))
 }
 
 pub(crate) fn traces(section: &Section<'_>) -> TraceSettings {
@@ -75,8 +81,8 @@ pub(crate) fn incomplete_jwt(http: &Section<'_>) -> Vec<Problem> {
     let needed = [JWT.issuer.name, JWT.audience.name].into_iter().filter(|name| !has(name));
     problems.extend(needed.map(|name| problem(name, "is missing: a token for others must not count")));
     // Beside a URL it is only for the time until that has answered.
-    if let Some(file) = jwt.get(&JWT.jwks_file).filter(|_| !has(JWT.jwks_url.name)) {
-        let text = std::fs::read(&file.0).map_err(|error| format!("cannot be read: {error}"));
+    if let Some(file) = jwks_file(&jwt).filter(|_| !has(JWT.jwks_url.name)) {
+        let text = std::fs::read(&file).map_err(|error| format!("cannot be read: {error}"));
         let keys = text.and_then(|text| jwk_set(&text));
         problems.extend(keys.err().map(|reason| problem(JWT.jwks_file.name, &reason)));
     }

@@ -776,6 +776,17 @@ fn the_keys_of_tokens_must_be_readable_if_no_url_has_them() {
 }
 
 #[test]
+fn the_keys_of_tokens_stand_beside_the_configuration_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("jwks.json");
+    std::fs::write(&file, r#"{"keys":[]}"#).unwrap();
+    let text = "[http.jwt]\nissuer = 'i'\naudience = 'a'\njwks_file = 'jwks.json'\n".to_owned();
+    let source = Source { path: folder.path().join("longshore.toml"), text };
+    let loaded = Configuration::from_parts(Some(source), std::iter::empty(), &handlers());
+    assert_eq!(loaded.unwrap().http.jwt.and_then(|jwt| jwt.file), Some(file));
+}
+
+#[test]
 fn files_of_tls_that_cannot_be_used_are_reported_with_the_other_mistakes() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text =

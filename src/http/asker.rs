@@ -49,8 +49,10 @@ struct HeldKey {
 /// Who says whose a key is.
 #[derive(Clone)]
 enum Judge {
-    /// The cluster, of its API keys and sessions.
+    /// The cluster, of its API keys.
     Node(Observer),
+    /// The cluster, of sessions.
+    Session(Observer),
     /// An identity provider's keys, of its tokens.
     Jwt(Arc<Jwt>),
 }
@@ -59,6 +61,7 @@ impl Judge {
     async fn holder(&self, text: &str) -> Result<KeyStatus, ApiError> {
         let holder = match self {
             Self::Node(node) => node.api().keys().holder(text).await?,
+            Self::Session(node) => node.api().keys().holder_of_session(text).await?,
             Self::Jwt(jwt) => jwt.holder(text).await?,
         };
         holder.ok_or_else(unauthorized)
@@ -185,16 +188,13 @@ impl Guard {
 
     /// Who has the key, or the session, of a request.
     async fn holder(&self, method: &Method, headers: &HeaderMap) -> Result<Asker, ApiError> {
-        let text = match (bearer(headers), cookie::read(headers)) {
-            (None, Some(session)) => {
+        let (text, judge) = match (bearer(headers), cookie::read(headers), &self.jwt) {
+            (None, Some(session), _) => {
                 cookie::changes_from_own_page(method, headers)?;
-                session
+                (session, Judge::Session(self.node()?.clone()))
             }
-            (text, _) => text.ok_or_else(unauthorized)?,
-        };
-        let judge = match &self.jwt {
-            Some(jwt) if Jwt::is_one(text) => Judge::Jwt(Arc::clone(jwt)),
-            _ => Judge::Node(self.node()?.clone()),
+            (Some(text), _, Some(jwt)) if Jwt::is_one(text) => (text, Judge::Jwt(Arc::clone(jwt))),
+            (text, ..) => (text.ok_or_else(unauthorized)?, Judge::Node(self.node()?.clone())),
         };
         let key = judge.holder(text).await?;
         Ok(Asker(Some(Arc::new(HeldKey { text: text.to_owned(), key, judge }))))

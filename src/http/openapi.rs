@@ -50,7 +50,7 @@ pub(super) fn document(http: &Http) -> Value {
         "servers": [{"url": if http.base_path.is_empty() { "/" } else { http.base_path.as_str() }}],
         "paths": of.paths,
         "components": {
-            "schemas": of.generator.take_definitions(true),
+            "schemas": redactable(of.generator.take_definitions(true)),
             "responses": {"Problem": problem()},
             "headers": {
                 "RequestId": {"description": "The client's own, or a new one.", "schema": {"type": "string"}},
@@ -122,6 +122,7 @@ impl Document {
                 parameters: [tenant()].into_iter().chain(more.clone()).collect(),
                 body: Some(json_body(request, needed)),
                 answers: vec![(200, json_answer(answer))],
+                errors: if declaration.name == api::Submit::NAME { vec![422] } else { Vec::new() },
                 ..operation(&format!("api.{}", declaration.name))
             },
         );
@@ -357,6 +358,14 @@ impl Document {
         let name = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next());
         name.and_then(|name| self.generator.definitions().get(name)).unwrap_or(schema).clone()
     }
+}
+
+/// Adds what stands in place of what is left out of an answer: only HTTP leaves it out.
+fn redactable(mut schemas: Fields) -> Fields {
+    for name in ["Record", "DeadLetter", "ScheduleStatus"] {
+        schemas[name]["properties"]["redacted"] = json!({"type": "boolean", "description": "Its type hides the rest."});
+    }
+    schemas
 }
 
 /// The fields of a request at a route: those that stand in its path, and the others.
@@ -606,6 +615,18 @@ mod tests {
         assert_eq!(has("/v1/runs/{run_id}/payload", "get", "200"), "");
         let answer = &whole["paths"]["/v1/runs"]["get"]["responses"]["200"];
         assert!(answer["headers"]["RateLimit"].is_object() && answer["headers"]["RateLimit-Policy"].is_object());
+    }
+
+    #[test]
+    fn what_only_http_does_to_answers_is_there() {
+        let whole = whole();
+        for name in ["Record", "DeadLetter", "ScheduleStatus"] {
+            let redacted = &whole["components"]["schemas"][name]["properties"]["redacted"];
+            assert_eq!(redacted["type"], "boolean", "{name}");
+        }
+        for path in ["/v1/jobs", "/v1/api/submit"] {
+            assert!(whole["paths"][path]["post"]["responses"]["422"].is_object(), "{path}");
+        }
     }
 
     #[test]

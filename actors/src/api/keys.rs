@@ -120,19 +120,28 @@ impl KeyCheck {
         Self { backbone, known: Mutex::default(), room: Semaphore::new(AT_ONCE) }
     }
 
-    /// Who has this API key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
+    /// Who has this API key; `None`: it is unknown, wrong, revoked or expired, or that of a session.
     ///
     /// # Errors
     /// 503: NATS does not answer, so that nobody can say.
     pub async fn holder(&self, text: &str) -> Result<Option<KeyStatus>, ApiError> {
-        let Some(mut stored) = self.counted(text).await? else { return Ok(None) };
-        if let Some(id) = &stored.session_of {
-            let key = self.stored(id).await?.filter(|stored| not_over(&stored.key));
-            let Some(key) = key else { return Ok(None) };
-            stored = key;
-        }
-        self.note_use(&stored);
-        Ok(Some(stored.key))
+        let key = self.counted(text).await?.filter(|stored| stored.session_of.is_none());
+        Ok(key.map(|key| self.used(key)))
+    }
+
+    /// The same of a session, which counts as long as its key.
+    ///
+    /// # Errors
+    /// 503: NATS does not answer, so that nobody can say.
+    pub async fn holder_of_session(&self, text: &str) -> Result<Option<KeyStatus>, ApiError> {
+        let Some(id) = self.counted(text).await?.and_then(|stored| stored.session_of) else { return Ok(None) };
+        let key = self.stored(&id).await?.filter(|stored| not_over(&stored.key));
+        Ok(key.map(|key| self.used(key)))
+    }
+
+    fn used(&self, key: StoredKey) -> KeyStatus {
+        self.note_use(&key);
+        key.key
     }
 
     /// Writes down on which day a key was last used: once a day, and without the request waiting for it. A key that was

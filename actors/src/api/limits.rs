@@ -132,14 +132,14 @@ pub struct TenantRate {
 pub(crate) async fn rate_of(api: &Api, tenant: &Tenant) -> Option<TenantRate> {
     let id = LimitId { scope: Scope::Tenant(tenant.clone()), key: None };
     let limit = api.limits.limit_of(&id.scope)?;
-    let mut at_hand = api.limits.at_hand(&id);
+    let mut usable = api.limits.usable(&id);
     let mut tries = 1..=TRIES;
     let (left, next_at) = loop {
         let (_, left, next_at) = left(api, &id, Some(&limit)).await.ok()?;
         // A block that came meanwhile may be counted twice, or nowhere.
-        let before = std::mem::replace(&mut at_hand, api.limits.at_hand(&id));
-        if before == at_hand || tries.next().is_none() {
-            break (left? + u64::from(before.min(at_hand)), next_at);
+        let before = std::mem::replace(&mut usable, api.limits.usable(&id));
+        if before == usable || tries.next().is_none() {
+            break (left? + u64::from(before.min(usable)), next_at);
         }
     };
     let seconds = |span: Duration| u64::try_from(span.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);

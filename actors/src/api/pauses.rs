@@ -158,9 +158,10 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
     let nodes = nodes.filter(|presence| may_be_unaware(presence.seen_at, stored_at)).map(|presence| presence.node);
     let within = match stored.earlier {
         // By this node's own clock alone.
-        None => KNOWN_FOR,
+        None => Some(KNOWN_FOR),
         Some(at) => unaware_for(at, now()),
     };
+    let Some(within) = within else { return Ok(()) };
     let silent = store.announce(stored.revision, nodes.collect(), within).await?;
     if !silent.is_empty() {
         let silent = silent.join(", ");

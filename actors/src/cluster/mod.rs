@@ -1,6 +1,7 @@
 //! What a node publishes to the other nodes, and does for all of them.
 //!
-//! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer).
+//! * That it is there: `presence`, `node_name`, `readiness` with `node_health` (who may read it), `tree_answers`
+//!   (whether its supervisors answer).
 //! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online),
 //!   `run_time_settings`, `put_queues`, `counts` (the cluster's jobs, for monitoring), `waiting` (admission by how
 //!   many wait).
@@ -26,6 +27,7 @@ pub(crate) mod discovery;
 pub(crate) mod dlq_watch;
 pub(crate) mod event_files;
 mod machine_load;
+pub(crate) mod node_health;
 pub(crate) mod node_name;
 pub(crate) mod offered_handlers;
 pub(crate) mod presence;

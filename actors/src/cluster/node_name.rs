@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::nodes::Nodes;
-use longshore_backbone::wire::api::{HealthStatus, InForce};
+use longshore_backbone::wire::api::InForce;
 use serde::de::DeserializeOwned;
 
+use crate::cluster::node_health::NodeHealth;
 use crate::cluster::readiness::Readiness;
 use crate::metrics::history::Counted;
 use crate::runtime::identity::Identity;
@@ -78,7 +79,7 @@ async fn ask_node<T: DeserializeOwned>(nodes: &Nodes, name: &str, question: Vec<
 }
 
 /// The health of the node of that name, as it says itself; `None`: no such node answers.
-pub(crate) async fn ask_health(nodes: &Nodes, name: &str) -> Option<HealthStatus> {
+pub(crate) async fn ask_health(nodes: &Nodes, name: &str) -> Option<NodeHealth> {
     ask_node(nodes, name, HEALTH.to_vec()).await
 }
 

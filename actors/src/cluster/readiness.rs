@@ -11,12 +11,13 @@ use longshore_backbone::Backbone;
 use longshore_backbone::control::MissingHandler;
 use longshore_backbone::handlers::Announced;
 use longshore_backbone::link::Link;
-use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, PartStatus, SERVER_FULL};
+use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, OPERATOR, PartStatus, SERVER_FULL};
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::Wrong;
 use longshore_domain::served::none_ever;
 
 use crate::attempt::shed::Shed;
+use crate::cluster::node_health::{NodeHealth, Warning};
 use crate::cluster::tree_answers::Tree;
 use crate::handlers::routing::Routing;
 use crate::limits::settings::RunTimeSettings;
@@ -62,7 +63,7 @@ impl Readiness {
         self.lifecycle.is_draining() || self.tree.answers().await
     }
 
-    pub(crate) async fn status(&self) -> HealthStatus {
+    pub(crate) async fn status(&self) -> NodeHealth {
         let live = self.is_alive().await;
         let mut reasons = Vec::new();
         if !live {
@@ -95,7 +96,20 @@ impl Readiness {
         let full = full.iter().map(|Lane { queue, priority }| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
-        HealthStatus {
+        let warnings = full
+            .chain(self.health.unserved.get())
+            .chain(self.slow_deliveries())
+            .chain(clock)
+            .chain(self.pressure.warning())
+            .chain(self.shed.warning(Instant::now()))
+            .chain(streams.warnings)
+            .chain(self.payloads_left_out())
+            .map(Warning::from)
+            .chain(self.without_handler())
+            .chain(self.answered_twice())
+            .chain(self.unreadable())
+            .collect();
+        let status = HealthStatus {
             counters: self.counters(),
             faults: self.faults(),
             handlers: None,
@@ -106,23 +120,13 @@ impl Readiness {
             ready: reasons.is_empty(),
             reasons,
             version: crate::runtime::VERSION.to_owned(),
-            warnings: full
-                .chain(self.health.unserved.get())
-                .chain(self.slow_deliveries())
-                .chain(clock)
-                .chain(self.pressure.warning())
-                .chain(self.shed.warning(Instant::now()))
-                .chain(streams.warnings)
-                .chain(self.payloads_left_out())
-                .chain(self.without_handler())
-                .chain(self.answered_twice())
-                .chain(self.backbone.unreadable().warnings(Instant::now()))
-                .collect(),
-        }
+            warnings: Vec::new(),
+        };
+        NodeHealth::new(status, warnings)
     }
 
     /// The same with what only operators see: the parts of the tree, and the handlers that are online.
-    pub(crate) async fn whole_status(&self) -> HealthStatus {
+    pub(crate) async fn whole_status(&self) -> NodeHealth {
         let discovery = &self.routing.discovery;
         // Handlers are asked only while there are jobs for them, or somebody looks.
         discovery.saw_remote();
@@ -133,7 +137,9 @@ impl Readiness {
             handlers.truncate(MAX_HANDLERS);
             handlers
         });
-        HealthStatus { handlers, parts: self.parts(), ..self.status().await }
+        let mut health = self.status().await;
+        (health.status.handlers, health.status.parts) = (handlers, self.parts());
+        health
     }
 
     fn parts(&self) -> Vec<PartStatus> {
@@ -207,13 +213,21 @@ impl Readiness {
     }
 
     /// The types whose jobs two handlers do.
-    fn answered_twice(&self) -> impl Iterator<Item = String> {
+    fn answered_twice(&self) -> impl Iterator<Item = Warning> {
         self.backbone.answered_twice().into_iter().map(|(subject, times)| {
-            format!(
+            let tenant = self.backbone.names().read_work(&subject).map_or(OPERATOR, |(tenant, _)| tenant).to_owned();
+            let text = format!(
                 "jobs are answered twice on {subject} ({times} so far): each is done twice where two handlers subscribe \
                  without a common queue group"
-            )
+            );
+            Warning { text, tenant: Some(tenant) }
         })
+    }
+
+    /// What is stored may name anybody.
+    fn unreadable(&self) -> impl Iterator<Item = Warning> {
+        let unreadable = self.backbone.unreadable().warnings(Instant::now()).into_iter();
+        unreadable.map(|text| Warning { text, tenant: Some(OPERATOR.to_owned()) })
     }
 
     /// The queues of which a job was long on its way to this node.
@@ -231,15 +245,16 @@ impl Readiness {
     }
 
     /// The types for which this node finds no handler.
-    fn without_handler(&self) -> impl Iterator<Item = String> {
+    fn without_handler(&self) -> impl Iterator<Item = Warning> {
         self.routing.discovery.missing_handlers().into_iter().map(|missing| {
             let MissingHandler { tenant, job_type, since, .. } = missing;
             let subject = self.routing.subject_of(&tenant, &job_type);
             let never = self.routing.never_served(&tenant, &job_type);
             let never = never.map_or_else(String::new, |of| format!("; {}", none_ever(of.nearest.as_ref())));
-            format!(
+            let text = format!(
                 "no handler for {job_type} of tenant {tenant} since {since}: handlers subscribe to {subject}{never}"
-            )
+            );
+            Warning { text, tenant: Some(tenant.to_string()) }
         })
     }
 }

@@ -57,9 +57,10 @@ impl Observer {
         &self.handle
     }
 
-    /// Why the node takes no work, empty if it does, and what a person should know though it takes work.
+    /// Why the node takes no work, empty if it does, and what a person should know though it takes work, without what
+    /// names a tenant.
     pub async fn reasons_and_warnings(&self) -> (Vec<String>, Vec<String>) {
-        let status = self.readiness.status().await;
+        let status = self.readiness.status().await.shown_to_all();
         (status.reasons, status.warnings)
     }
 
@@ -115,7 +116,7 @@ impl Observer {
         metrics.types_without_handler.set(number(routing.discovery.missing_handlers().len()));
         let second = backbone.second_replies();
         metrics.second_replies.inc_by(second.saturating_sub(metrics.second_replies.get()));
-        metrics.ready.set(i64::from(self.readiness.status().await.reasons.is_empty()));
+        metrics.ready.set(i64::from(self.readiness.status().await.status.reasons.is_empty()));
         metrics.text_with(counts.as_deref())
     }
 }

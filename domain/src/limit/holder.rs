@@ -53,6 +53,12 @@ struct Block {
     until: Instant,
 }
 
+impl Block {
+    fn is_usable(&self, now: Instant) -> bool {
+        self.left > 0 && self.from <= now && now < self.until
+    }
+}
+
 /// What a node holds of one limit.
 #[derive(Debug, Clone)]
 pub struct Holder {
@@ -104,13 +110,12 @@ impl Holder {
     pub fn take(&mut self, cost: u32, now: Instant) -> Result<Taken, Wait> {
         self.wanted_at = now;
         let cost = cost.max(1);
-        let is_usable = |block: &&mut Block| block.left > 0 && block.from <= now && now < block.until;
-        if self.blocks.iter_mut().filter(is_usable).map(|block| block.left).sum::<u32>() < cost {
+        if self.usable(now) < cost {
             return Err(self.wait(cost, now));
         }
         let mut taken = Taken { parts: SmallVec::new(), until: now + self.limit.lease() };
         let mut missing = cost;
-        for block in self.blocks.iter_mut().filter(is_usable) {
+        for block in self.blocks.iter_mut().filter(|block| block.is_usable(now)) {
             let part = block.left.min(missing);
             block.left -= part;
             missing -= part;
@@ -149,6 +154,11 @@ impl Holder {
     fn recent(&self, now: Instant) -> f64 {
         let (used, counted) = self.used;
         used * (-now.saturating_duration_since(counted).as_secs_f64() / RECENT.as_secs_f64()).exp()
+    }
+
+    /// How many tokens a job may take at `now`.
+    pub fn usable(&self, now: Instant) -> u32 {
+        self.blocks.iter().filter(|block| block.is_usable(now)).map(|block| block.left).sum()
     }
 
     /// How many tokens are here for use at `now`, or will be within a second.

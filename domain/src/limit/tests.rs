@@ -247,6 +247,7 @@ fn a_holder_takes_while_it_has_tokens_and_gives_back_what_is_idle() {
     holder.granted(ask.number, lease, Asked { sent: start, time }, 1);
     let begin = start + Duration::from_millis(50);
     assert_eq!(holder.take(1, start), Err(Wait { until: begin, asks: false }), "they are coming");
+    assert_eq!((holder.at_hand(start), holder.usable(start), holder.usable(begin)), (3, 0, 3));
     let taken = holder.take(2, begin).unwrap();
     assert_eq!(taken.until, begin + limit.lease());
     holder.put_back(taken);

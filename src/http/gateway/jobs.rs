@@ -403,6 +403,7 @@ mod tests {
             assert!(key(wrong).unwrap_err().message.starts_with("Idempotency-Key: "), "{wrong}");
         }
         assert!(with_key(br#"{"type":"a","idempotency_key":"x"}"#, "y").is_err());
+        assert_eq!(with_key(br#"{"type":"a","type":"b"}"#, "y").unwrap_err().message, "type: stands twice");
         assert_eq!(
             with_key(br#"{"type":"a","payload":1.0}"#, "y").unwrap(),
             &br#"{"idempotency_key":"y","payload":1.0,"type":"a"}"#[..]

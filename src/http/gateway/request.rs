@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use bytes::Bytes;
-use longshore_backbone::wire::api::{ApiError, Declaration, OPERATOR};
+use longshore_backbone::wire::api::{self, ApiError, Declaration, OPERATOR};
 use longshore_domain::Tenant;
 use percent_encoding::percent_decode_str;
 use serde_json::value::{RawValue, to_raw_value};
@@ -162,12 +162,7 @@ fn meant(named: Option<String>, unnamed: String) -> Result<String, ApiError> {
 
 /// The fields of a JSON object, each as its text.
 pub(super) fn fields_of(body: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ApiError> {
-    match body.trim_ascii() {
-        b"" => Ok(BTreeMap::new()),
-        body if body.starts_with(b"{") => serde_json::from_slice(body)
-            .map_err(|error| ApiError::malformed(format!("the request is not JSON: {error}"))),
-        _ => Err(ApiError::malformed("the request is not a JSON object")),
-    }
+    api::fields(body.trim_ascii())
 }
 
 /// The JSON of a field whose text stands in an address.
@@ -219,6 +214,7 @@ mod tests {
         assert!(run("/x?tenant=a", r#"{"tenant":"b"}"#).starts_with("tenant: "));
         assert!(run("/x?limit=1&limit=2", "").starts_with("limit: stands twice"));
         assert!(run("/x?tenant=a%20b", "").starts_with("tenant: "));
+        assert_eq!(run("/x", r#"{"tenant":"a","tenant":"a"}"#), "tenant: stands twice");
         assert!(run("/x", "[]").starts_with("the request is not a JSON object"));
     }
 }

@@ -33,7 +33,7 @@ const SHOWN = 500;
 function rows(entries) {
   const all = together(entries);
   return html`${table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', 'Reason', { text: 'From', kind: 'wide' }, 'Outcome'], all.slice(0, SHOWN).map(row))}
-    ${all.length > SHOWN ? html`<footer class="more faint">The newest ${number(SHOWN)} of ${number(all.length)} are shown; “Copy as JSON” has them all.</footer>` : nothing}`;
+    ${all.length > SHOWN ? html`<footer class="more faint">Of the ${number(all.length)} that were read, the newest ${number(SHOWN)} are shown; “Copy as JSON” has them all.</footer>` : nothing}`;
 }
 
 const row = (entry) => html`<tr><td>${time(entry.at)}</td><td><span class="strong">${entry.endpoint}</span></td><td class="cut wider"><span title=${line(JSON.stringify(entry.request))} class="mono">${line(JSON.stringify(entry.request ?? {}))}</span></td>
@@ -47,6 +47,6 @@ export default {
   load,
   view: (data, { query }, error) => html`${heading('Audit', { sub: 'What was asked beyond reading and submitting, the newest first.', as: { words: ['audit', '--since', query.since || '24h'], request: { path: 'v1/audit', query: { since: data?.since, limit: 500 } }, json: data && JSON.stringify(data.entries, null, 2) } })}
     <div class="filters">${choice('since', 'Since', [['', 'last 24 h'], ...SINCE.filter(([value]) => value && value !== '24h')])}</div>${stale()}
-    <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: rows })}
-    ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.entries.length)} entries were read, and newer ones are not shown yet.</span>${button('Go on', more)}</footer>` : nothing}</section>`,
+    <section class="card">${data?.cursor ? html`<div class="more"><span class="faint">${number(data.entries.length)} entries were read; newer ones are not shown yet.</span>${button('Go on', more)}</div>` : nothing}
+    ${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: rows })}</section>`,
 };

@@ -7,6 +7,9 @@ export const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => 
 
 export const number = (value) => (value === undefined || value === null ? '–' : value.toLocaleString('en-US'));
 
+/** How many jobs wait. */
+export const jobsWait = (count) => `${number(count)} ${count === 1 ? 'job waits' : 'jobs wait'}`;
+
 /** 950, 12.4k, 3.2M. */
 export function short(value) {
   if (value === undefined || value === null || Number.isNaN(value)) return '–';

@@ -3,7 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { allOf, get } from './api.js';
 import { read, seen } from './counters.js';
-import { clock, number, short, span, sum } from './format.js';
+import { clock, jobsWait, number, short, span, sum } from './format.js';
 import { may, tenant } from './state.js';
 import { bar, card, heading, line, list, pill, runLink, spark, stale, table, time } from './widgets.js';
 import { to } from './router.js';
@@ -82,10 +82,10 @@ function attention(data) {
   const found = [
     ...data.health.reasons.map((text) => ['red', html`${data.health.node} is not ready: ${line(text)}`]),
     ...data.health.warnings.map((text) => ['amber', line(text)]),
-    ...data.queues.filter((queue) => !queue.served && sum(queue.waiting)).map((queue) => ['red', html`${number(sum(queue.waiting))} jobs wait in
+    ...data.queues.filter((queue) => !queue.served && sum(queue.waiting)).map((queue) => ['red', html`${jobsWait(sum(queue.waiting))} in
       <a href=${to('queues')}>${queue.queue}</a>, which no node serves`]),
     ...data.queues.filter((queue) => queue.paused).map((queue) => ['amber', html`Queue <a href=${to('queues')}>${queue.queue}</a> is paused${queue.paused_until ? html`, until ${time(queue.paused_until)}` : nothing}`]),
-    ...data.no_handler.map((type) => ['amber', html`No handler of <a href=${to('runs', { type: type.type })}>${type.type}</a> (${type.tenant}): ${number(type.jobs)} jobs wait since
+    ...data.no_handler.map((type) => ['amber', html`No handler of <a href=${to('runs', { type: type.type })}>${type.type}</a> (${type.tenant}): ${jobsWait(type.jobs)} since
       ${time(type.since)}${type.did_you_mean ? html`. Did you mean ${type.did_you_mean}?` : nothing}`]),
     ...data.breakers.filter((breaker) => breaker.state !== 'closed').map((breaker) => ['red', html`The breaker of <a href=${to('limits')}>${breaker.type}</a>
       (${breaker.tenant}) is ${breaker.state.replace('_', ' ')}: its jobs wait`]),

@@ -278,5 +278,6 @@ export async function find(text, tenants) {
   } catch (error) {
     return toast(error.message, true);
   }
-  return toast(`No run of tenant ${tenants.join(' or ')} has the id or key ${text}. Of another one: tenant/id`, true);
+  const asked = [...new Set(places.map(([tenant]) => tenant))];
+  return toast(`No run of tenant ${asked.join(' or ')} has the id or key ${text}. Of another one: tenant/id`, true);
 }

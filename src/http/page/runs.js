@@ -77,10 +77,11 @@ function acts(data) {
   if (!may('operate')) return nothing;
   const chosen = state.selected.size;
   if (chosen) {
+    const runs = chosen === 1 ? '1 run' : `${number(chosen)} runs`;
     return html`<div class="selection" role="group" aria-label="Acts on the selection"><strong>${number(chosen)} selected</strong>
-      ${button('Cancel', () => askFirst({ title: `Cancel ${chosen} runs`, text: html`<p>Waiting ones will not start, running ones are asked to stop.</p>`, typed: chosen > 100 ? String(chosen) : undefined, danger: true, label: `Cancel ${chosen}`, act: async () => { forEach('Cancelling', cancelOne); } }))}
+      ${button('Cancel', () => askFirst({ title: `Cancel ${runs}`, text: html`<p>Waiting ones will not start, running ones are asked to stop.</p>`, typed: chosen > 100 ? String(chosen) : undefined, danger: true, label: `Cancel ${chosen}`, act: async () => { forEach('Cancelling', cancelOne); } }))}
       ${button('Run now', () => forEach('Starting now', nowOne))}
-      ${button('Reschedule', () => askFirst({ title: `Reschedule ${chosen} runs`, fields: LATER, label: 'Reschedule', act: async (said) => {
+      ${button('Reschedule', () => askFirst({ title: `Reschedule ${runs}`, fields: LATER, label: 'Reschedule', act: async (said) => {
         const set = start(said);
         forEach('Rescheduling', (id, tenant) => ask('POST', `v1/runs/${part(id)}/reschedule`, { as: tenant, body: set }));
       } }))}

@@ -348,8 +348,9 @@ impl Limits {
         Some(holder)
     }
 
-    pub(crate) fn at_hand(&self, id: &LimitId) -> u32 {
-        self.known().holders.get(id).map_or(0, |holder| holder.at_hand(Instant::now()))
+    /// How many tokens of a limit this node could use now.
+    pub(crate) fn usable(&self, id: &LimitId) -> u32 {
+        self.known().holders.get(id).map_or(0, |holder| holder.usable(Instant::now()))
     }
 
     /// Whether parked jobs of this kind make no sense to have before some time; where tokens are at hand, how many.

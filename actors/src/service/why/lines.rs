@@ -164,13 +164,21 @@ impl Facts {
         match record.run_at {
             Some(at) if at > self.now => {
                 let starts = format!("Attempt {next} of {of} starts at {}.", moment(at, self.now));
-                let at_once = format!("longshore runs run-now {} starts it at once.", record.run_id);
+                let at_once = format!("{} runs run-now {} starts it at once.", self.command(), record.run_id);
                 [starts].into_iter().chain(failed).chain([at_once]).collect()
             }
             _ => {
                 let due = format!("Attempt {next} of {of} is due and waits for a worker.");
                 [due].into_iter().chain(self.waits()).chain(failed).collect()
             }
+        }
+    }
+
+    /// The program, asked as the run's tenant.
+    fn command(&self) -> String {
+        match self.record.tenant.as_str() {
+            "default" => "longshore".to_owned(),
+            tenant => format!("longshore --tenant {tenant}"),
         }
     }
 
@@ -198,7 +206,8 @@ impl Facts {
         }];
         said.extend(self.waits_for());
         said.push(format!(
-            "No node will start it again: longshore runs cancel {} ends it; then submit its job again.",
+            "No node will start it again: {} runs cancel {} ends it; then submit its job again.",
+            self.command(),
             record.run_id
         ));
         said
@@ -280,7 +289,9 @@ impl Facts {
                 Some(error) if error.kind == ErrorKind::Cancelled.into() => {
                     format!("It was cancelled {tries}: {}.", ended_by(&cut(&error.message, ERROR)))
                 }
-                _ => format!("It was cancelled {tries}, because a user asked for it: longshore audit says who."),
+                _ => {
+                    format!("It was cancelled {tries}, because a user asked for it: {} audit says who.", self.command())
+                }
             },
             Some(RunState::Expired) => "It expired: no attempt had started in time.".to_owned(),
             Some(RunState::Duplicate) => {
@@ -304,7 +315,8 @@ impl Facts {
             summary.push(match record.erased_at {
                 Some(at) => format!("It was erased at {at}: its job is gone."),
                 None => format!(
-                    "longshore dlq get {0} shows its job; longshore dlq replay {0} runs it again.",
+                    "{0} dlq get {1} shows its job; {0} dlq replay {1} runs it again.",
+                    self.command(),
                     record.run_id
                 ),
             });

@@ -186,7 +186,8 @@ endpoints! {
         Post "/v1/runs/{run_id}/run-now", Post "/v1/runs/run-now";
     /// Runs start at another time, in another queue or with another priority.
     RunsReschedule "runs.reschedule": RescheduleRequest => Rescheduled, Changes [takes_tenant],
-        Post "/v1/runs/{run_id}/reschedule", Post "/v1/runs/reschedule";
+        Post "/v1/runs/{run_id}/reschedule", Post "/v1/runs/reschedule"
+        read by reschedule::read_reschedule;
     /// Ends an attempt that was detached: it has succeeded.
     RunsComplete "runs.complete": CompleteRequest => Record, Submits [takes_tenant], Post "/v1/runs/{run_id}/complete";
     /// Ends an attempt that was detached: it has failed.

@@ -55,7 +55,7 @@ pub use lists::*;
 pub use nodes::*;
 pub use queues::*;
 pub use redact::{redact, redact_event};
-pub use request::{Nothing, about_tenant, read};
+pub use request::{Nothing, about_tenant, fields, read};
 pub use reschedule::*;
 pub use runs::*;
 pub use schedules::*;

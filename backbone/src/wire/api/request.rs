@@ -13,8 +13,11 @@ use serde_json::error::Category;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::ApiError;
-
+use crate::wire::json::OrderedFields;
 pub(super) use crate::wire::json::any_json;
+
+/// What is wrong with a field that JSON readers may each take in another way.
+const TWICE: &str = "stands twice";
 
 /// The request of an endpoint that takes no fields.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
@@ -44,9 +47,9 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
             }
             _ => in_words(&error.to_string()),
         };
-        match missing(&reason) {
-            Some(name) if path == "." => ApiError::malformed(format!("{name}: is missing")),
-            Some(name) => ApiError::malformed(format!("{path}.{name}: is missing")),
+        match of_field(&reason) {
+            Some((name, what)) if path == "." => ApiError::malformed(format!("{name}: {what}")),
+            Some((name, what)) => ApiError::malformed(format!("{path}.{name}: {what}")),
             None if path == "." => ApiError::malformed(reason),
             None => ApiError::malformed(format!("{path}: {reason}")),
         }
@@ -55,12 +58,27 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
+/// The fields of a request, each with its text.
+///
+/// # Errors
+/// 400 if the request is not a JSON object, or has a field twice.
+pub fn fields(body: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ApiError> {
+    let mut fields = BTreeMap::new();
+    for (name, value) in read::<OrderedFields>(body)?.0 {
+        if fields.contains_key(&name) {
+            return Err(ApiError::malformed(format!("{name}: {TWICE}")));
+        }
+        fields.insert(name, value);
+    }
+    Ok(fields)
+}
+
 /// The same request about this tenant, for the operator to ask.
 ///
 /// # Errors
 /// 400 if the request is not a JSON object.
 pub fn about_tenant(tenant: &str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
-    let mut fields: BTreeMap<String, Box<RawValue>> = read(body)?;
+    let mut fields = fields(body)?;
     fields.insert("tenant".to_owned(), to_raw_value(tenant).map_err(|error| ApiError::malformed(error.to_string()))?);
     serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))
 }
@@ -102,8 +120,11 @@ pub(super) fn job_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Job
     JobType::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
-fn missing(reason: &str) -> Option<&str> {
-    reason.strip_prefix("missing field `")?.split('`').next()
+/// The field that serde names, and what is wrong with it.
+fn of_field(reason: &str) -> Option<(&str, &'static str)> {
+    let named = |begins: &str| reason.strip_prefix(begins)?.split('`').next();
+    let missing = named("missing field `").map(|name| (name, "is missing"));
+    missing.or_else(|| Some((named("duplicate field `")?, TWICE)))
 }
 
 /// The JSON reader's error, without the names of this program's types.
@@ -147,6 +168,8 @@ mod tests {
             (r#"{"set":7}"#, "set: invalid type: integer `7`, expected an object"),
             (r#"{"set":["bulk"]}"#, "set: invalid type: array, expected an object"),
             (r#"{"set":{"headers":{"a":1}}}"#, "set.headers.a: invalid type: integer `1`, expected a string"),
+            (r#"{"queue":"a","queue":"b"}"#, "queue: stands twice"),
+            (r#"{"set":{"queue":"a","queue":"b"}}"#, "set.queue: stands twice"),
             (r#"{"set":{"tags":[]}}"#, "set.tags: unknown field `tags`, expected one of "),
             (r#"{"all":true} {}"#, "trailing characters"),
         ] {

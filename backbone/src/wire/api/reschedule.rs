@@ -7,7 +7,8 @@ use serde_with::skip_serializing_none;
 
 use super::encoded::by_field;
 use super::fields::{Fields, SELECTION, takes};
-use super::{Failed, Record, Selection, Target, request};
+use super::{ApiError, Failed, Record, Selection, Target, request};
+use crate::wire::json::OrderedFields;
 
 /// Which runs start at another time, and when and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,9 @@ pub struct NewStart {
     pub queue: Option<Queue>,
 }
 
+/// The fields that say what is to change.
+const CHANGES: [&str; 3] = ["run_at", "priority", "set"];
+
 /// The request as it is written: for one run the changes stand beside its id; for a filter, whose `queue` says which
 /// runs are meant, they stand in `set`.
 #[skip_serializing_none]
@@ -46,10 +50,18 @@ struct RescheduleBody {
     set: Option<NewStart>,
 }
 
+/// Reads each part on its own, as serde's buffer for flattened fields does not know which field is wrong.
+pub(super) fn read_reschedule(body: &[u8]) -> Result<RescheduleRequest, ApiError> {
+    let fields: OrderedFields = request::read(body)?;
+    let [changes, which] = fields.sorted([&|name| CHANGES.contains(&name), &|_| true]);
+    let body = RescheduleBody { which: request::read(&which)?, ..request::read(&changes)? };
+    body.try_into().map_err(ApiError::malformed)
+}
+
 takes!(RescheduleRequest of RescheduleBody: &own_fields());
 
 fn own_fields() -> Vec<&'static str> {
-    [&SELECTION[..], &["run_at", "priority", "set"]].concat()
+    [&SELECTION[..], &CHANGES].concat()
 }
 
 impl TryFrom<RescheduleBody> for RescheduleRequest {
@@ -137,6 +149,10 @@ mod tests {
             (r#"{"queue":"main","priority":1}"#, "set: is missing; with a filter"),
             (r#"{"run_id":"r","type":"t","priority":1}"#, "run_id: stands beside a filter"),
             (r#"{"set":{"priority":1}}"#, "run_id: is missing; or give a filter"),
+            (r#"{"run_id":7}"#, "run_id: invalid type: integer `7`, expected a string"),
+            (r#"{"all":true,"limit":"x","set":{}}"#, "limit: invalid type: string \"x\""),
+            (r#"{"run_id":"r","priority":"x"}"#, "priority: invalid type: string \"x\""),
+            (r#"{"run_id":"r","run_id":"q"}"#, "run_id: stands twice"),
             (r#"{"all":true,"set":{"payload":1}}"#, "set.payload: unknown field `payload`"),
             (r#"{"run_at":"2026-01-01T00:00:00Z","run_id":"r","x":1}"#, "x: is not a field of this endpoint"),
         ] {

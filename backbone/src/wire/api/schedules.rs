@@ -321,7 +321,7 @@ mod tests {
             (r#"{"id":"n","type":"t","every":"5m","delay_ms":7}"#, "delay_ms: a schedule's runs"),
             (r#"{"id":"n","type":"t","every":"5m","expires_at":"2027-01-31T09:30:00Z"}"#, "expires_at: would expire"),
             (r#"{"id":"n","type":"t","every":"5m","deadline":"2027-01-31T09:30:00Z"}"#, "deadline: is not a duration"),
-            (r#"{"id":"n","type":"t","every":"5m","type":"u"}"#, "duplicate field `type`"),
+            (r#"{"id":"n","type":"t","every":"5m","type":"u"}"#, "type: stands twice"),
         ] {
             assert!(refused(body).starts_with(said), "{body}: {}", refused(body));
         }
