@@ -424,7 +424,7 @@ async fn a_payload_names_the_request() {
 async fn settings_are_checked_at_the_start_and_one_node_calls_for_all() {
     let (world, service) = (world().await, Service::start().await);
     for (call, says) in [
-        ("url = 'http://127.0.0.2/'", "types.call.http.url: 127.0.0.2 is 127.0.0.2, which is not globally routable"),
+        ("url = 'http://127.0.0.2/'", "types.call.http.url: 127.0.0.2 is not globally routable"),
         ("url = 'ftp://8.8.8.8/'", "types.call.http.url: is not a URL that begins with http"),
         ("url = 'http://{tenant}.test/'", "types.call.http.url: fills in its host"),
         ("url = 'http://8.8.8.8/{id}'", "types.call.http.url: has braces around something else"),
