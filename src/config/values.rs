@@ -38,10 +38,10 @@ fn hide_in(tree: &Tree, table: &Table, found: &mut Vec<Range<usize>>) {
                 });
                 each.for_each(|tree| hide_in(tree, named.table, found));
             }
-            (Some(Field::Setting(setting) | Field::Table { or: Some(setting), .. }), Content::Value(value)) => {
-                if !shows(*setting, value) {
-                    hide(node, found);
-                }
+            (Some(Field::Setting(setting) | Field::Table { or: Some(setting), .. }), Content::Value(value))
+                if !shows(*setting, value) =>
+            {
+                hide(node, found);
             }
             (Some(Field::Setting(setting)), Content::Table(tree)) if !shows(*setting, &value(tree)) => {
                 hide(node, found);
