@@ -24,8 +24,8 @@ struct Mail {
 }
 
 /// A mail server on loopback. What it answers follows from addresses: `later@` is put off, `once@` the first time
-/// only, `never@` refused; of a sender `full@` and `spam@` it refuses the e-mail, `cut@` loses the connection within
-/// it, `hang@` gets no answer, `stays@` none to its goodbye.
+/// only, `never@` refused, and `closing@` ends the session; of a sender `full@` and `spam@` it refuses the e-mail, `cut@`
+/// loses the connection within it, `hang@` gets no answer, `stays@` none to its goodbye.
 #[derive(Clone)]
 struct MailServer {
     port: u16,
@@ -145,6 +145,7 @@ impl MailServer {
         let mut put_off = self.put_off.lock().unwrap();
         match address.split('@').next().unwrap() {
             "later" => Some("451 come again"),
+            "closing" => Some("421 closing"),
             "never" => Some("550 no such user"),
             "once" if !put_off.iter().any(|known| known == address) => {
                 put_off.push(address.to_owned());
@@ -253,15 +254,23 @@ async fn the_servers_code_says_whether_the_job_is_tried_again() {
         ("banned@x.test", "ann@a.test", "permanent", "does not take the sender: 550 not from here"),
         ("full@x.test", "ann@a.test", "retryable", "does not take the e-mail: 452 no room"),
         ("spam@x.test", "ann@a.test", "permanent", "does not take the e-mail: 554 no"),
-        ("cut@x.test", "ann@a.test", "retryable", "does not take the e-mail: "),
+        ("cut@x.test", "ann@a.test", "retryable", "e-mail was sent, and the mail server did not answer: "),
         ("hang@x.test", "ann@a.test", "timeout", "limit of 5s"),
         ("shop@x.test", "never@a.test", "permanent", "the server refuses never@a.test (550 no such user)"),
         ("shop@x.test", "later@a.test", "retryable", "the server refuses later@a.test (451 come again)"),
+        ("shop@x.test", "closing@a.test", "retryable", "does not take a recipient: 421 closing"),
     ] {
-        let mut payload = mail(&[to]);
+        let mut payload = mail(&["first@a.test", to][usize::from(!to.starts_with("closing@"))..]);
         payload["from"] = json!(from);
-        let error = world.wait(&world.publish("mail").json(payload).await).await.error.unwrap();
+        let end = world.wait(&world.publish("mail").json(payload).await).await;
+        let error = end.error.unwrap();
         assert!(error.kind == kind && error.message.contains(says), "{from} {to}: {error:?}");
+        let log = format!("{:?}", end.rest.get("log"));
+        assert_eq!(
+            log.contains("whole e-mail was sent, and the mail server had not answered"),
+            from.starts_with("hang@"),
+            "{from}: {log}"
+        );
     }
     assert!(server.mails().is_empty());
 }
@@ -378,6 +387,8 @@ async fn nothing_in_a_payload_makes_another_e_mail() {
             "{says}: {error:?}"
         );
     }
+    let error = world.wait(&world.publish("mail").json(json!([])).await).await.error.unwrap();
+    assert_eq!(error.message, "payload: is not a JSON object");
     assert!(server.mails().is_empty());
 }
 
@@ -391,7 +402,7 @@ async fn a_wrong_server_costs_no_e_mail_and_wrong_settings_stop_the_start() {
     let (port, plain_port) = (server.port, without.port);
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     for (email, trusted, says) in [
-        (format!("server = 'smtp://shop%40x@localhost:{port}'\npassword = 'wrong'"), port, "wrong password"),
+        (format!("server = 'smtp://shop%40x@localhost:{port}'\npassword = 'wrong'"), port, "535 wrong password"),
         (format!("server = 'smtp://localhost:{port}'"), plain_port, "certificate"),
         (format!("server = 'smtp://localhost:{plain_port}'"), port, "STARTTLS is not supported"),
         (format!("server = 'smtp://localhost:{closed}'"), port, "refused"),

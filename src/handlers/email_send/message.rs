@@ -1,6 +1,7 @@
 //! The e-mail that a payload describes.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -63,6 +64,8 @@ pub(super) struct Email {
     pub(super) to: Vec<Address>,
     pub(super) message_id: String,
     pub(super) bytes: Vec<u8>,
+    /// Whether all of it is sent and not answered: the server may send it on, although nobody here hears of that.
+    pub(super) is_unanswered: AtomicBool,
 }
 
 impl EmailPayload {
@@ -99,7 +102,7 @@ impl EmailPayload {
         builder = builder.subject(one_line("subject", &self.subject)?);
         builder = self.own_headers(builder)?;
         let bytes = self.built(builder)?.formatted();
-        Ok(Email { from: from.email, to, message_id, bytes })
+        Ok(Email { from: from.email, to, message_id, bytes, is_unanswered: AtomicBool::new(false) })
     }
 
     fn own_headers(&self, mut builder: MessageBuilder) -> Result<MessageBuilder, HandlerError> {

@@ -55,18 +55,23 @@ impl EmailSend {
         let payload: EmailPayload = super::payload(context)?;
         let email = payload.email(context, self.from.as_deref())?;
         tokio::select! {
-            sent = self.send(context, email) => sent,
-            () = context.cancelled() => Err(HandlerError::retryable("the e-mail was stopped on its way")),
+            sent = self.send(context, &email) => sent,
+            () = context.cancelled() => {
+                if email.is_unanswered.load(Ordering::Relaxed) {
+                    context.log("the whole e-mail was sent, and the mail server had not answered").await;
+                }
+                Err(HandlerError::retryable("the e-mail was stopped on its way"))
+            }
         }
     }
 
-    async fn send(&self, context: &Context, email: Email) -> Result<Success, HandlerError> {
+    async fn send(&self, context: &Context, email: &Email) -> Result<Success, HandlerError> {
         let (mut left, mut sent) = (email.to.clone(), HandedOver::default());
         loop {
             let is_new = AtomicBool::new(false);
             let work = || async {
                 is_new.store(true, Ordering::Relaxed);
-                self.hand_over(&email, &left, sent.accepted.is_empty()).await
+                self.hand_over(email, &left, sent.accepted.is_empty()).await
             };
             let step: HandedOver = context.step(STEP, work).await?;
             sent.accepted.extend(step.accepted);
@@ -85,7 +90,7 @@ impl EmailSend {
         if !refused.is_empty() {
             context.log(format!("sent to all but {}", listed(&refused))).await;
         }
-        let id = email.message_id;
+        let id = &email.message_id;
         Ok(json!({"message_id": id, "accepted": accepted, "refused": refused, "response": response}).into())
     }
 
@@ -103,7 +108,7 @@ impl EmailSend {
             }
         }
         if !done.accepted.is_empty() {
-            done.response = Some(session.hand_over(&email.bytes).await?);
+            done.response = Some(session.hand_over(email).await?);
         }
         // Not waited for: until the step is stored, a death has the e-mail sent again.
         tokio::spawn(session.close());

@@ -1,5 +1,6 @@
 //! One connection to the mail server, and what it says of one e-mail.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lettre::Address;
@@ -12,7 +13,7 @@ use lettre::transport::smtp::response::Response;
 use longshore_actors::HandlerError;
 use serde::{Deserialize, Serialize};
 
-use super::MailServer;
+use super::{Email, MailServer};
 use crate::config::own_kinds::Encryption;
 
 /// How long the server may take to accept a connection.
@@ -35,7 +36,8 @@ pub(super) struct Session(AsyncSmtpConnection);
 impl Session {
     /// Connects, encrypts and logs in. Whatever the server says is worth another attempt: it is no fault of an e-mail.
     pub(super) async fn open(server: &MailServer) -> Result<Self, HandlerError> {
-        let failed = |error: Error| HandlerError::retryable(format!("the mail server {server:?}: {}", said(&error)));
+        let failed =
+            |error: Error| HandlerError::retryable(format!("the mail server {server:?}: {}", answered(&error)));
         let parameters = || {
             if let Some(trusted) = server.trusted.get() {
                 return Ok(trusted.clone());
@@ -70,16 +72,31 @@ impl Session {
     pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<(RefusedRecipient, bool)>, HandlerError> {
         let answer = self.0.command(Rcpt::new(to.clone(), vec![])).await;
         let Err(error) = answer else { return Ok(None) };
-        let Some(code) = error.status() else { return Err(judged("a recipient", &error)) };
-        let refused = RefusedRecipient { to: to.to_string(), code: code.into(), text: said(&error) };
+        // By 421 the server ends the session, with what it had taken in it.
+        let Some(code) = error.status().map(u16::from).filter(|code| *code != 421) else {
+            return Err(judged("a recipient", &error));
+        };
+        let refused = RefusedRecipient { to: to.to_string(), code, text: said(&error) };
         Ok(Some((refused, error.is_permanent())))
     }
 
     /// Hands over the e-mail; what the server says to that.
-    pub(super) async fn hand_over(&mut self, bytes: &[u8]) -> Result<String, HandlerError> {
-        let failed = |error: Error| judged("the e-mail", &error);
-        self.0.command(Data).await.map_err(failed)?;
-        let response: Response = self.0.message(bytes).await.map_err(failed)?;
+    pub(super) async fn hand_over(&mut self, email: &Email) -> Result<String, HandlerError> {
+        self.0.command(Data).await.map_err(|error| judged("the e-mail", &error))?;
+        let whole = std::iter::from_fn(|| {
+            // Asked for another piece: behind this one there is only the final dot.
+            email.is_unanswered.store(true, Ordering::Relaxed);
+            None
+        });
+        let answer = self.0.message_iter(std::iter::once(&email.bytes).chain(whole)).await;
+        let was_whole = email.is_unanswered.swap(false, Ordering::Relaxed);
+        let response: Response = answer.map_err(|error| match error.status() {
+            None if was_whole => HandlerError::retryable(format!(
+                "the whole e-mail was sent, and the mail server did not answer: {}",
+                said(&error)
+            )),
+            _ => judged("the e-mail", &error),
+        })?;
         Ok(format!("{} {}", response.code(), response.first_line().unwrap_or_default()).trim_end().to_owned())
     }
 
@@ -90,9 +107,14 @@ impl Session {
 
 /// 5xx fails the job for good, all else is worth another attempt.
 fn judged(what: &str, error: &Error) -> HandlerError {
-    let code = error.status().map(|code| format!("{code} ")).unwrap_or_default();
-    let message = format!("the mail server does not take {what}: {code}{}", said(error));
+    let message = format!("the mail server does not take {what}: {}", answered(error));
     if error.is_permanent() { HandlerError::permanent(message) } else { HandlerError::retryable(message) }
+}
+
+/// Its code, if the server said no, and its words.
+fn answered(error: &Error) -> String {
+    let code = error.status().map(|code| format!("{code} ")).unwrap_or_default();
+    code + &said(error)
 }
 
 /// The server's own words where there are some.
