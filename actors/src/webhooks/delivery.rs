@@ -140,6 +140,6 @@ mod tests {
             looks.push(next_look(Some(waited)));
         }
         let seconds: Vec<u64> = looks.iter().map(Duration::as_secs).collect();
-        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300, 300]);
+        assert_eq!(seconds, [5, 5, 10, 20, 40, 80, 160, 300, 300, 300, 300]);
     }
 }

@@ -48,3 +48,16 @@ pub(super) fn of(connection: &Connection, login: Option<Login>) -> Result<Connec
     }
     Ok(options)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_authorities_without_any_is_refused() {
+        let ca = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").into());
+        let refused = of(&Connection { ca, ..Connection::to("tls://host") }, None);
+        let Err(error @ Error::File { .. }) = refused else { panic!("it holds no certificate") };
+        assert!(error.with_causes().ends_with("Cargo.toml: it holds no certificate"), "{error}");
+    }
+}

@@ -134,6 +134,9 @@ pub(super) fn no_connection(error: &anyhow::Error) -> Finding {
     let remedy = match super::super::hints::hint(error) {
         _ if text.contains("too old") => "run nats-server 2.14.5 or newer".into(),
         Some(hint) => hint,
+        None if text.starts_with("cannot use ") => {
+            "name a file that may be read, and holds what it is named for".into()
+        }
         None => "start the server, or name it and its credentials: NATS_URL, NATS_CREDS, NATS_CONTEXT".into(),
     };
     Finding { check: "server", level: Level::Failure, text, remedy: Some(remedy.into_owned()) }

@@ -38,7 +38,8 @@ fn reschedule(scene: &Scene, change: &Change) -> Result<Run, ApiError> {
 
 fn snoozed(scene: &mut Scene) -> Run {
     let put_back = Some(PutBack::Snoozed);
-    after(scene.running(), Settlement::Defer { at: at(60_000), reason: DeferReason::Snoozed, put_back })
+    let run = Run { seal: "5ea1".into(), ..scene.running() };
+    after(run, Settlement::Defer { at: at(60_000), reason: DeferReason::Snoozed, put_back })
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn a_run_that_waits_for_no_time_is_refused_and_the_error_says_what_it_does() {
                 let run = scene.fresh();
                 after(run, Settlement::Defer { at: at(9_000), reason: DeferReason::NoHandlerOnline, put_back: None })
             },
-            "waits for a handler of noop, and for no time that could be changed: it is enqueued",
+            "waits for a handler of t, and for no time that could be changed: it is enqueued",
         ),
     ];
     for (run, why) in states {
