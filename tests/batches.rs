@@ -152,6 +152,65 @@ async fn what_a_dead_letter_means_is_what_the_batch_says() {
     assert_eq!(work.calls().len(), 12);
 }
 
+/// Given batches that fail for dead letters, when one of these is discarded and another is replayed and completes, then
+/// the batch stays failed, for the former; one whose dead letters all complete names each in turn, and completes.
+#[tokio::test]
+async fn only_replays_that_complete_open_a_failed_batch_again() {
+    let world = world().await;
+    let (done, _work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    for id in ["discards", "replays"] {
+        create(&world, id, json!({"on_failure": "fail"})).await;
+        for name in ["a", "b"] {
+            let run = format!("{id}-{name}");
+            world.submit(json!({"type": "work", "run_id": run, "batch_id": id, "payload": "fails"})).await;
+            world.wait(&run).await;
+        }
+        world.request("batches.seal", json!({"id": id})).await;
+        fails_for(&world, id, &format!("run {id}-a is a dead letter")).await;
+    }
+    let replay = async |run: &str| ask(&world, "dlq.replay", json!({"run_id": run, "set": {"payload": "works"}})).await;
+
+    ask(&world, "dlq.discard", json!({"run_id": "discards-a"})).await;
+    fails_for(&world, "discards", "run discards-a was a dead letter, and is discarded").await;
+    replay("discards-b").await;
+    world.wait("discards-b").await;
+
+    replay("replays-a").await;
+    fails_for(&world, "replays", "run replays-b is a dead letter").await;
+    replay("replays-b").await;
+    is_in(&world, "replays", "completed").await;
+    world.wait("replays-done").await;
+    let names: Vec<String> = done.calls().into_iter().map(|call| call.run_id).collect();
+    assert_eq!(
+        (names, get(&world, "discards").await["state"].clone()),
+        (vec!["replays-done".to_owned()], json!("failed"))
+    );
+}
+
+/// Waits until a batch has failed for this reason.
+async fn fails_for(world: &World, id: &str, because: &str) {
+    eventually(&format!("batch {id}: {because}"), WITHIN, async || {
+        let batch = get(world, id).await;
+        if batch["state"] == "failed" && batch["because"] == because { Ok(()) } else { Err(batch.to_string()) }
+    })
+    .await;
+}
+
+/// Given a batch whose job's run id belongs to another run, when its members have ended, then it fails and says so.
+#[tokio::test]
+async fn a_batch_takes_no_other_run_for_that_of_its_job() {
+    let world = world().await;
+    let (done, work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    create(&world, "b", json!({})).await;
+    world.submit(json!({"type": "work", "run_id": "b-done", "payload": 1})).await;
+    world.wait("b-done").await;
+    world.request("batches.seal", json!({"id": "b"})).await;
+    fails_for(&world, "b", "on_complete is refused: run b-done is another's").await;
+    assert_eq!((done.calls().len(), work.calls().len()), (0, 1));
+}
+
 /// Given a member that is a dead letter, when that is erased, then the member has ended and is named `gone`.
 #[tokio::test]
 async fn a_member_that_is_erased_has_ended_and_is_gone() {

@@ -29,7 +29,17 @@ use crate::trace::Tracer;
 
 /// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
-    let checked = checked(api, tenant, submit).await?;
+    submit_over(api, tenant, submit, 0).await
+}
+
+/// The same over the record of this revision, if it is not 0: its run has ended, and makes way.
+pub(crate) async fn submit_over(
+    api: &Api,
+    tenant: &Tenant,
+    submit: SubmitRequest,
+    over: u64,
+) -> Result<Submitted, ApiError> {
+    let checked = Submission { over, ..checked(api, tenant, submit).await? };
     admit(api, tenant, checked).await
 }
 
@@ -190,7 +200,7 @@ pub(crate) fn check(
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
     let fingerprint = OnceLock::new();
-    Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace, fingerprint })
+    Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace, over: 0, fingerprint })
 }
 
 /// Whether a job may have headers of so many bytes.

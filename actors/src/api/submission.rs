@@ -71,6 +71,8 @@ pub(crate) struct Submission {
     pub(crate) payload: Bytes,
     /// Its trace, with the span above its own, if the node writes traces.
     pub(crate) trace: Option<trace::Submission>,
+    /// The revision of a record of its id that makes way for its own; 0: none does.
+    pub(crate) over: u64,
     /// Made when it is first asked for.
     pub(crate) fingerprint: OnceLock<Fingerprint>,
 }
@@ -133,7 +135,7 @@ pub(super) async fn make_durable<P: SubmitPorts>(
         return Ok(schedule(ports, submission, run, at).await.map_or(Written::Lost(None), Written::Won));
     }
     fail_point::pass("before-note");
-    let written = ports.server().write_for_client(run, 0).await?;
+    let written = ports.server().write_for_client(run, submission.over).await?;
     if let Written::Won(_) = written {
         fail_point::pass("after-note");
         publish_recorded(ports, submission, run).await?;
@@ -324,7 +326,8 @@ async fn schedule_again<P: SubmitPorts>(
 async fn schedule<P: SubmitPorts>(ports: &P, submission: &Submission, run: &mut Run, at: Timestamp) -> Option<u64> {
     run.settle(Settlement::Schedule(at), ports.now());
     let written = Box::new(run.clone());
-    let mut commit = Commit::to_write(written, submission.payload(), 0, Published::nothing(), ports.author());
+    let mut commit =
+        Commit::to_write(written, submission.payload(), submission.over, Published::nothing(), ports.author());
     commit.follow_up = Some(FollowUp::Schedule(at));
     ports.carry_out(commit).await.ok()
 }

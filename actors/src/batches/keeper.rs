@@ -14,15 +14,16 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
 use longshore_backbone::batches::{Ended, Member, StoredBatch};
+use longshore_backbone::records::Found;
 use longshore_backbone::scan::Source;
 use longshore_backbone::ticks::pause;
-use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, FailedMember, OnFailure};
-use longshore_domain::{BatchId, Queue, RunState, Tenant, Timestamp};
+use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, Code, FailedMember, OnFailure};
+use longshore_domain::{BatchId, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
 use super::{completion, on_failure};
 use crate::api::{Api, intake};
 use crate::ports::batch::{ended, is_over, may_change, state, write};
-use crate::request::names;
+use crate::request::{self, names};
 use crate::runtime::identity::is_first;
 use crate::runtime::supervision::LoopEnd;
 use crate::runtime::{fail_point, now};
@@ -121,20 +122,21 @@ fn may_follow(stored: &StoredBatch, now: Timestamp) -> bool {
 }
 
 /// What the members of a batch come to.
+#[derive(Default)]
 pub(super) struct Standing {
     /// Those that have not ended.
     pub(super) open: Vec<Member>,
     pub(super) counts: BatchCounts,
     /// Those that ended otherwise than completed.
     pub(super) failed: Vec<FailedMember>,
-    /// One of these is a dead letter.
-    pub(super) dead: Option<Member>,
+    /// Why the batch fails, if a dead letter is a reason.
+    pub(super) because: Option<String>,
 }
 
 impl Standing {
     /// Reads and judges the members of a batch.
     pub(super) async fn of(api: &Api, stored: &StoredBatch) -> Result<Self, ApiError> {
-        let mut standing = Self { open: Vec::new(), counts: BatchCounts::default(), failed: Vec::new(), dead: None };
+        let mut standing = Self::default();
         let on_failure = on_failure(stored);
         for member in api.backbone.members(&stored.batch.tenant, &stored.batch.id).await? {
             standing.take_in(member, on_failure);
@@ -148,8 +150,10 @@ impl Standing {
         }
         self.counts.all += 1;
         let is_dead = member.ended == Some(Ended::As(RunState::Dead));
-        if is_dead {
-            self.dead.get_or_insert_with(|| member.clone());
+        let was_dead = is_dead || member.ended == Some(Ended::As(RunState::Discarded));
+        if was_dead && on_failure == OnFailure::Fail {
+            let said = if is_dead { "is a dead letter" } else { "was a dead letter, and is discarded" };
+            self.because.get_or_insert_with(|| format!("run {} {said}", member.run_id));
         }
         let state = match member.ended {
             Some(Ended::As(RunState::Completed)) => {
@@ -167,20 +171,18 @@ impl Standing {
 
 impl OpenBatch {
     async fn look(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
-        let on_failure = on_failure(&self.stored);
-        let Standing { open, counts, failed, dead } = Standing::of(api, &self.stored).await?;
-        let at = now();
-        let fails_for = dead.filter(|_| on_failure == OnFailure::Fail);
+        let Standing { open, counts, failed, because } = Standing::of(api, &self.stored).await?;
         match state(&self.stored) {
             BatchState::Completing => return self.complete(api).await,
-            BatchState::Failed if fails_for.is_none() => return self.reopen(api).await,
+            BatchState::Failed if because.is_none() => return self.reopen(api).await,
+            // What it failed for may have completed by now, and another member not.
+            BatchState::Failed if because != self.stored.batch.because => {
+                self.stored.batch.because = because;
+                return self.write(api, BatchState::Failed).await.map(drop);
+            }
             BatchState::Failed => {}
-            _ if fails_for.is_some() || is_over(&self.stored, at) => {
-                let because = fails_for.map_or_else(
-                    || "its deadline was over".to_owned(),
-                    |member| format!("run {} is a dead letter", member.run_id),
-                );
-                return self.fail(api, because).await;
+            _ if because.is_some() || is_over(&self.stored, now()) => {
+                return self.fail(api, because.unwrap_or_else(|| "its deadline was over".to_owned())).await;
             }
             BatchState::Sealed if open.is_empty() => {
                 if self.is_held(api) || !self.all_were_met(api).await? {
@@ -217,20 +219,37 @@ impl OpenBatch {
         if !open.is_empty() || Some(counts) != self.stored.batch.members {
             return self.write(api, BatchState::Sealed).await.map(drop);
         }
-        let tenant = self.stored.batch.tenant.clone();
-        let submitted = intake::submit(api, &tenant, completion(&self.stored)?).await;
+        let submitted = self.submit(api).await;
         fail_point::pass("after-batch-done");
         match submitted {
-            Ok(submitted) => {
-                self.stored.batch.run_id = Some(submitted.run_id);
+            Ok(Some(run_id)) => {
+                self.stored.batch.run_id = Some(run_id);
                 self.end(api, BatchState::Completed).await
             }
+            Ok(None) => Ok(()),
             // It was checked as the batch was created: the settings are others by now.
             Err(error) if matches!(error.code, 400 | 403 | 404 | 409 | 413) => {
                 self.fail(api, format!("on_complete is refused: {}", error.message)).await
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Submits the job, unless another run has its id. `None`: one came in between, which the next look judges.
+    async fn submit(&self, api: &Arc<Api>) -> Result<Option<RunId>, ApiError> {
+        let (tenant, job) = (&self.stored.batch.tenant, completion(&self.stored)?);
+        let run_id = RunId::parse(job.run_id.as_deref().unwrap_or_default()).map_err(request::name)?;
+        let found = api.backbone.read_record(tenant, &run_id).await?;
+        let (is_own, over) = match found {
+            None => (false, 0),
+            Some(Found { run, revision }) => match of_id(&self.stored, &run, api.backbone.storage().lease)? {
+                OfId::Own => (true, 0),
+                OfId::Past => (false, revision),
+                OfId::Other => return Err(ApiError::new(Code::WrongState, format!("run {run_id} is another's"))),
+            },
+        };
+        let submitted = intake::submit_over(api, tenant, job, over).await?;
+        Ok((!submitted.deduplicated || is_own).then_some(submitted.run_id))
     }
 
     async fn fail(&mut self, api: &Api, because: String) -> Result<(), ApiError> {
@@ -309,12 +328,32 @@ impl OpenBatch {
                     is_gone.then_some(Ended::Gone)
                 }
             };
-            if let Some(ended) = has_ended.filter(|ended| member.ended != Some(*ended)) {
+            if let Some(ended) = has_ended.filter(|ended| is_news(member, *ended, on_failure(&self.stored))) {
                 write(&api.backbone, &batch.tenant, &batch.id, &member.run_id, Some(ended)).await?;
             }
         }
         Ok(())
     }
+}
+
+/// What the run is that has the id of a batch's job.
+#[derive(Debug, PartialEq, Eq)]
+enum OfId {
+    /// The batch's own: a node has submitted it.
+    Own,
+    /// It has ended, and was there before the batch: such as that of an earlier batch of this id. It makes way.
+    Past,
+    Other,
+}
+
+/// A record does not say for which batch its run was submitted: type and time do, up to what clocks differ by.
+fn of_id(stored: &StoredBatch, run: &Run, lease: Duration) -> Result<OfId, ApiError> {
+    let (.., job_type) = names(&stored.on_complete)?;
+    Ok(match run.origin < stored.batch.created_at.minus(lease) {
+        false if run.job_type == job_type => OfId::Own,
+        true if run.state.is_terminal() => OfId::Past,
+        _ => OfId::Other,
+    })
 }
 
 /// Whether a member without a record may be gone. A dead letter stays for longer than the record, and what a batch has
@@ -323,11 +362,79 @@ fn may_be_gone(member: &Member, on_failure: OnFailure, now: Timestamp) -> bool {
     (member.ended.is_none() || on_failure == OnFailure::Wait) && now.since(member.at) >= GONE_AFTER
 }
 
+/// Whether a member is to be noted as having ended so. What a batch has failed for stays, also once it is erased.
+fn is_news(member: &Member, ended: Ended, on_failure: OnFailure) -> bool {
+    let stays = on_failure == OnFailure::Fail && member.ended.is_some() && ended == Ended::Gone;
+    member.ended != Some(ended) && !stays
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use longshore_backbone::batches::LASTS;
     use serde_json::json;
+
+    const CREATED: &str = "2027-01-01T00:00:00Z";
+
+    fn batch(on_failure: &str) -> StoredBatch {
+        let batch = json!({
+            "id": "b", "tenant": "default", "created_at": CREATED, "on_failure": on_failure, "state": "sealed",
+        });
+        serde_json::from_value(json!({"batch": batch, "on_complete": {"type": "done"}})).unwrap()
+    }
+
+    fn member(run: &str, ended: Option<Ended>) -> Member {
+        Member { run_id: RunId::parse(run).unwrap(), at: Timestamp::parse(CREATED).unwrap(), ended }
+    }
+
+    /// Given runs that have the id of a batch's job, then one of the job's type that is as young as the batch is its
+    /// own; one that is older makes way once it has ended.
+    #[test]
+    fn a_batch_takes_no_other_run_for_that_of_its_job() {
+        let (created, lease) = (Timestamp::parse(CREATED).unwrap(), Duration::from_secs(10));
+        let job = |job_type: &str| longshore_domain::Job {
+            job_type: longshore_domain::JobType::parse(job_type).unwrap(),
+            ..crate::tests::job("default", "b-done")
+        };
+        let of = |job_type: &str, origin: Timestamp, has_ended: bool| {
+            let mut run = Run::new(&job(job_type), 1, origin);
+            if has_ended {
+                run.settle(longshore_domain::settlement::Settlement::Cancel, created);
+            }
+            of_id(&batch("wait"), &run, lease).unwrap()
+        };
+        let (a_moment_before, long_before) = (created.minus(lease / 2), created.minus(lease * 2));
+        for has_ended in [true, false] {
+            assert_eq!(of("done", created, has_ended), OfId::Own);
+            assert_eq!(of("done", a_moment_before, has_ended), OfId::Own, "clocks differ");
+            assert_eq!(of("work", created, has_ended), OfId::Other);
+        }
+        assert_eq!((of("done", long_before, true), of("work", long_before, true)), (OfId::Past, OfId::Past));
+        assert_eq!(of("done", long_before, false), OfId::Other, "it would be lost");
+    }
+
+    /// Given members that were dead letters, then their batch fails for the first that is one or was discarded, if it
+    /// fails for dead letters, and for none that has completed since.
+    #[test]
+    fn only_a_replay_undoes_what_a_batch_has_failed_for() {
+        let because = |on_failure: &str, ends: &[Ended]| {
+            let (stored, mut standing) = (batch(on_failure), Standing::default());
+            for (number, ended) in ends.iter().enumerate() {
+                standing.take_in(member(&format!("r{number}"), Some(*ended)), super::on_failure(&stored));
+            }
+            standing.because
+        };
+        let [completed, dead, discarded] = [RunState::Completed, RunState::Dead, RunState::Discarded].map(Ended::As);
+        assert_eq!(because("fail", &[completed, dead, dead]).as_deref(), Some("run r1 is a dead letter"));
+        let said = Some("run r0 was a dead letter, and is discarded");
+        assert_eq!(because("fail", &[discarded, dead]).as_deref(), said);
+        let others = [completed, Ended::As(RunState::Cancelled), Ended::Gone];
+        assert_eq!((because("fail", &others), because("wait", &[dead, discarded])), (None, None));
+        let was_dead = member("r", Some(dead));
+        let news = |ended| [OnFailure::Fail, OnFailure::Wait].map(|on_failure| is_news(&was_dead, ended, on_failure));
+        assert_eq!((news(Ended::Gone), news(completed), news(dead)), ([false, true], [true, true], [false, false]));
+        assert!(is_news(&member("r", None), Ended::Gone, OnFailure::Fail), "it was never published");
+    }
 
     /// Given batches in each state, when nothing can follow from their members, then these are not read.
     #[test]

@@ -109,6 +109,7 @@ fn keyed(run: &str) -> Submission {
         headers: Headers::new(),
         payload: Bytes::from_static(b"{}"),
         trace: None,
+        over: 0,
         fingerprint: std::sync::OnceLock::new(),
     }
 }
@@ -154,6 +155,28 @@ fn a_key_is_claimed_before_the_record_and_both_are_marked_once_the_job_is_durabl
     assert_eq!(scene.node.sent(), steps);
     let run = scene.server.run("r1");
     assert!(run.published && run.key_claimed_ms == Some(3_600_000) && !run.seal.is_empty());
+}
+
+/// Given the record of a run that has ended, when a job of that id is submitted over it, now or later, then it has a run
+/// of its own; without that, or once the record has changed, the answer is the run that is there.
+#[test]
+fn a_run_that_has_ended_makes_way_for_a_job_that_is_submitted_over_it() {
+    for due in [None, Some(at(99_000))] {
+        let scene = Scene::new();
+        let over = |revision| {
+            let mut job = Submission { own_id: Some(id("r")), over: revision, ..keyed("r") };
+            job.job.options = None;
+            job
+        };
+        submit(&scene, over(0), None);
+        scene.server.changes("r", |run| run.settle(Settlement::Complete(RunResult::None), at(9)));
+        let found = scene.server.read_replica(&scene.server.run("r").tenant, &id("r")).now_or_never().flatten();
+        let revision = found.unwrap().revision;
+        assert_eq!(submit(&scene, over(0), due), answered("r", RunState::Completed, true));
+        let state = if due.is_some() { RunState::Scheduled } else { ENQUEUED };
+        assert_eq!(submit(&scene, over(revision), due), answered("r", state, false));
+        assert_eq!(submit(&scene, over(revision), due), answered("r", state, true));
+    }
 }
 
 /// Given a key that its run gives back, when its job is refused, then the claim goes with the window of the settings;

@@ -42,6 +42,7 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
         headers: Headers::new(),
         payload: Bytes::from_static(plan.payload),
         trace: None,
+        over: 0,
         fingerprint: std::sync::OnceLock::new(),
     };
     let due = plan.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(world.now()));
