@@ -138,6 +138,34 @@ async fn a_detached_attempt_lasts_as_long_as_its_worker_gives_signs() {
     assert_eq!(world.wait("gone").await.state, "cancelled");
 }
 
+/// Given an attempt that was ended while its queue is paused, when its run is cancelled by its id, by a filter, and by a
+/// purge of the queue, then it is spared, and ends as the call said that was answered first.
+#[tokio::test]
+async fn an_end_that_was_answered_counts_whatever_is_cancelled() {
+    let world = world().await;
+    let _node = quick(&world, "node").start().await;
+    let (_handler, mut jobs) = detaches(&world, "late", "1h").await;
+    world.submit(json!({"type": "late", "run_id": "r"})).await;
+    let job = jobs.recv().await.unwrap();
+    is_detached(&world, "r").await;
+    world.request_as("_all", "queues.pause", json!({"queue": "main"})).await;
+    let end = json!({"run_id": "r", "token": token(&job), "result": 7});
+    world.request("runs.complete", end.clone()).await;
+    let refused = world.try_request("default", "runs.cancel", json!({"run_id": "r"})).await.unwrap_err();
+    assert!(refused.code == 409 && refused.message.contains("the attempt of r has ended"), "{refused}");
+    let none = json!({"cancelled": 0, "failed": [], "more": false});
+    for dry_run in [true, false] {
+        let those = json!({"type": "late", "dry_run": dry_run});
+        assert_eq!(world.request("runs.cancel", those).await, none);
+        let purge = json!({"queue": "main", "confirm": "main", "dry_run": dry_run});
+        assert_eq!(world.request_as("_all", "queues.purge", purge).await, none);
+    }
+    world.request("runs.complete", end).await;
+    world.request_as("_all", "queues.resume", json!({"queue": "main"})).await;
+    let run = world.wait("r").await;
+    assert_eq!((run.state.as_str(), run.result), ("completed", Some(json!(7))));
+}
+
 /// Given detached attempts, when nodes and the server are killed before and after their ends are noted, while their
 /// queue is paused or their type's breaker is open, then each ends as it was ended, and no handler is called again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -153,7 +153,7 @@ async fn would<P: FilterPorts>(
 ) -> Result<Option<Run>, ApiError> {
     let found = present(ports, tenant, run_id).await?.map(|present| present.run);
     let spared = |run: &Run| pass.spares_running && run.state == RunState::Running;
-    Ok(found.filter(|run| !run.state.is_terminal() && !spared(run) && filter.fits(run)))
+    Ok(found.filter(|run| !run.state.is_terminal() && !run.ends_late() && !spared(run) && filter.fits(run)))
 }
 
 /// The sources that may hold jobs of runs that fit, each with the subject to read.

@@ -88,6 +88,11 @@ impl Run {
         waits && self.late.is_some() && self.attempts.last().is_some_and(|last| last.ended_at.is_none())
     }
 
+    /// Whether that attempt has ended, and its job is about to come, so that a node settles it.
+    pub fn ends_late(&self) -> bool {
+        self.is_detached() && self.late.as_ref().is_some_and(|late| late.end.is_some())
+    }
+
     /// Judges a call that names `token`, and says how the attempt has ended, or that it goes on.
     pub fn on_late(&self, token: &str, end: Option<&LateEnd>) -> OnLate {
         let ours = self.late.as_ref().filter(|late| late.token == token);
