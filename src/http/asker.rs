@@ -14,7 +14,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use longshore_actors::Observer;
-use longshore_backbone::wire::api::{ApiError, Code, CreateKeyRequest, KeyStatus, OPERATOR, Scope, Word};
+use longshore_backbone::wire::api::{ApiError, Code, CreateKeyRequest, Declaration, KeyStatus, OPERATOR, Scope, Word};
 use tokio_util::sync::CancellationToken;
 
 use super::jwt::Jwt;
@@ -96,6 +96,11 @@ impl Asker {
             }
             _ => Ok(()),
         }
+    }
+
+    /// 403 if its key lacks a scope that the endpoint needs.
+    pub(super) fn may_ask(&self, declaration: &Declaration) -> Result<(), ApiError> {
+        declaration.scopes().iter().try_for_each(|scope| self.must_have(*scope))
     }
 
     /// 403 if its key lacks this scope.

@@ -79,7 +79,7 @@ struct Document {
 struct Operation {
     id: String,
     summary: String,
-    needs: Option<(Scope, bool)>,
+    needs: Option<(&'static [Scope], bool)>,
     parameters: Vec<Value>,
     body: Option<Value>,
     /// The answers of success by their status.
@@ -89,7 +89,7 @@ struct Operation {
 }
 
 impl Operation {
-    fn new(id: &str, summary: &str, needs: Option<(Scope, bool)>) -> Self {
+    fn new(id: &str, summary: &str, needs: Option<(&'static [Scope], bool)>) -> Self {
         Self { id: id.to_owned(), summary: summary.to_owned(), needs, ..Self::default() }
     }
 
@@ -106,7 +106,7 @@ impl Operation {
 impl Document {
     fn endpoint(&mut self, declaration: &'static Declaration, request: &Value, answer: &Value) {
         let schema = self.resolved(request);
-        let needs = Some((declaration.scope(), declaration.for_operators));
+        let needs = Some((declaration.scopes(), declaration.for_operators));
         let operation = |id: &str| Operation::new(id, declaration.summary, needs);
         let needed = schema["required"].as_array().is_some_and(|fields| !fields.is_empty());
         // Beside the fields of its request.
@@ -197,8 +197,10 @@ impl Document {
             header("Idempotency-Key", "The field `idempotency_key`."),
             header("Prefer", "`wait=N`, at most 60: the run once it has ended, or after N seconds; `respond-async`."),
         ];
-        let submits =
-            |id, summary| Operation { errors: vec![422], ..Operation::new(id, summary, Some((Scope::Submit, false))) };
+        let submits = |id, summary| Operation {
+            errors: vec![422],
+            ..Operation::new(id, summary, Some((&[Scope::Submit], false)))
+        };
         let mut by_json = of_one(&[&answers]);
         by_json[0].1["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
         self.add(
@@ -231,7 +233,7 @@ impl Document {
                 )
             },
         );
-        let reads = Some((Scope::Read, false));
+        let reads: Option<(&'static [Scope], bool)> = Some((&[Scope::Read], false));
         let mut get = Operation::new("runs.get.2", api::RunsGet::DECLARATION.summary, reads);
         get.parameters = vec![name("The run's id."), waits(), tenant()];
         get.answers = vec![(200, json_answer(&record))];
@@ -248,7 +250,7 @@ impl Document {
             header("Last-Event-ID", "The `id` of the last event that the client has: the stream goes on after it.");
         let frames = json!({"description": "Server-sent events, as they come.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}}});
-        let reads = Some((Scope::Read, false));
+        let reads: Option<(&'static [Scope], bool)> = Some((&[Scope::Read], false));
         let mut events = Operation::new("events", "Events of a tenant, live.", reads);
         events.parameters = words.into_iter().chain([since, tenant(), last.clone()]).collect();
         events.answers = vec![(200, frames.clone())];
@@ -284,7 +286,7 @@ impl Document {
         let found = json!({"type": "object", "required": ["findings", "worst"],
             "properties": {"findings": {"type": "array", "items": finding}, "worst": &level}});
         let summary = "What `longshore doctor` finds with the node's login and settings.";
-        let mut operation = Operation::new("doctor", summary, Some((Scope::Read, true)));
+        let mut operation = Operation::new("doctor", summary, Some((&[Scope::Read], true)));
         operation.answers = vec![(200, json_answer(&found))];
         self.add(Method::Get, "/v1/doctor", operation);
     }
@@ -335,9 +337,10 @@ impl Document {
         }
         let tag = id.strip_prefix("api.").unwrap_or(&id).split('.').next().unwrap_or_default().to_owned();
         let mut said = json!({"operationId": id, "summary": summary, "tags": [tag], "responses": responses});
-        if let Some((scope, for_operators)) = needs {
+        if let Some((scopes, for_operators)) = needs {
             let of_all = if for_operators { " of tenant `_all`" } else { "" };
-            said["description"] = format!("Needs a key{of_all} with the scope `{}`.", api::Word::Known(scope)).into();
+            let scopes: Vec<_> = scopes.iter().map(|scope| format!("scope `{}`", api::Word::Known(*scope))).collect();
+            said["description"] = format!("Needs a key{of_all} with the {}.", scopes.join(" and the ")).into();
         }
         if !parameters.is_empty() {
             said["parameters"] = parameters.into();

@@ -245,7 +245,7 @@ fn lines(gateway: Gateway, request: Request) -> Answered {
     let query = only_tenant(Query::read(&parts)?)?;
     let tenant = Target::of(&api::Submit::DECLARATION, query, Vec::new(), Bytes::new())?.tenant;
     let asker = asker(&parts)?;
-    asker.must_have(api::SubmitBatch::DECLARATION.scope())?;
+    asker.may_ask(&api::SubmitBatch::DECLARATION)?;
     asker.must_be(&tenant)?;
     // A client that does not read its answers is not read for either.
     let (answers, answered) = mpsc::channel(2);

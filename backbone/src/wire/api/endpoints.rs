@@ -57,13 +57,14 @@ impl Declaration {
         ENDPOINTS.iter().find(|endpoint| endpoint.name == name)
     }
 
-    /// The scope of an API key that may ask it.
-    pub const fn scope(&self) -> Scope {
+    /// The scopes of an API key that may ask it.
+    pub const fn scopes(&self) -> &'static [Scope] {
         match self.effect {
-            Effect::Submits => Scope::Submit,
-            Effect::Reads => Scope::Read,
-            Effect::Changes => Scope::Operate,
-            Effect::HandsOut => Scope::Reveal,
+            Effect::Submits => &[Scope::Submit],
+            Effect::Reads => &[Scope::Read],
+            Effect::Changes => &[Scope::Operate],
+            // Who could not end what it was handed would only use up attempts.
+            Effect::HandsOut => &[Scope::Reveal, Scope::Submit],
         }
     }
 }
@@ -91,7 +92,7 @@ pub enum Scope {
     Read,
     /// Changes runs, schedules and, with a key of all tenants, the cluster.
     Operate,
-    /// Reads payloads and results of types that hide them, and asks for work.
+    /// Reads payloads and results of types that hide them; with `submit` it asks for work.
     Reveal,
 }
 
