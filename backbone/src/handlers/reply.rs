@@ -106,16 +106,21 @@ fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Stri
 /// Refuses a reply that asks for two things that exclude each other.
 fn contradiction(reply: &HandlerReply) -> Result<(), String> {
     let failed = reply.error.is_some();
-    let of_failure = reply.retryable.is_some() || reply.retry_after.is_some();
+    let of_failure = match (reply.retryable, reply.retry_after) {
+        (Some(_), _) => Some(names::RETRYABLE),
+        (None, Some(_)) => Some(names::RETRY_AFTER),
+        (None, None) => None,
+    };
     let goes_on = match (reply.snooze, reply.detach) {
         (Some(_), Some(_)) => return Err(format!("{} stands beside {}", names::SNOOZE, names::DETACH)),
         (Some(_), None) => Some(names::SNOOZE),
         (None, Some(_)) => Some(names::DETACH),
         (None, None) => None,
     };
-    match goes_on {
-        Some(name) if failed || of_failure => Err(format!("{name} stands beside a failure")),
-        None if of_failure && !failed => {
+    match (goes_on, of_failure) {
+        (Some(name), _) if failed => Err(format!("{name} stands beside a failure")),
+        (Some(name), Some(other)) => Err(format!("{name} stands beside {other}, which is for failures")),
+        (None, Some(_)) if !failed => {
             Err(format!("{} and {} are for failures, and it is not one", names::RETRYABLE, names::RETRY_AFTER))
         }
         _ => Ok(()),
@@ -169,6 +174,10 @@ mod tests {
             (
                 &[("Longshore-Detach", "2h"), ("Nats-Service-Error-Code", "503")],
                 "Longshore-Detach stands beside a failure",
+            ),
+            (
+                &[("Longshore-Detach", "2h"), ("Longshore-Retry-After", "30s")],
+                "Longshore-Detach stands beside Longshore-Retry-After, which is for failures",
             ),
             (
                 &[("Longshore-Detach", "2h"), ("Longshore-Snooze", "5m")],
