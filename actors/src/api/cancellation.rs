@@ -90,19 +90,8 @@ pub(crate) async fn one<P: CancelPorts>(
         if left_alone || only.is_some_and(|only| ends_late || !only.filter.fits(&before)) {
             return Ok(None);
         }
-        if ends_late && looks < LOOKS {
-            // What follows from its end may be a retry, which can be cancelled.
-            looks += 1;
-            ports.server().pause(LOOK_EVERY).await;
-            continue;
-        }
-        if ends_late {
-            let message = format!("run_id: the attempt of {run_id} has ended, which counts as soon as its queue runs");
-            return Err(ApiError::new(Code::WrongState, message));
-        }
-        if before.state.is_terminal() {
-            let message = format!("run_id: {run_id} has ended: it is {}", before.state.as_str());
-            return Err(ApiError::new(Code::WrongState, message));
+        if before.state.is_terminal() || ends_late && looks == LOOKS {
+            return Err(has_ended(&before));
         }
         if before.is_unseen() && !std::mem::replace(&mut asked, true) {
             ports.note_cancel(tenant, run_id).await?;
@@ -119,8 +108,8 @@ pub(crate) async fn one<P: CancelPorts>(
             continue;
         }
         let carried_on = carried_on_by(ports, &before, only).await?;
-        if carried_on.is_none() && comes_by_a_node(&before) && looks < LOOKS {
-            // A node is about to write its message, or moves it.
+        if (ends_late || carried_on.is_none() && comes_by_a_node(&before)) && looks < LOOKS {
+            // A node is about to write its message, moves it, or settles its attempt: a retry could be cancelled.
             looks += 1;
             ports.server().pause(LOOK_EVERY).await;
             continue;
@@ -138,6 +127,16 @@ pub(crate) async fn one<P: CancelPorts>(
             return Ok(Some(after.run));
         }
     }
+}
+
+/// Why a run is not cancelled that has ended, or whose attempt has.
+fn has_ended(run: &Run) -> ApiError {
+    let (run_id, state) = (&run.run_id, run.state.as_str());
+    let message = match run.state.is_terminal() {
+        true => format!("run_id: {run_id} has ended: it is {state}"),
+        false => format!("run_id: the attempt of {run_id} has ended, which counts as soon as its queue runs"),
+    };
+    ApiError::new(Code::WrongState, message)
 }
 
 /// Whether no attempt of a run that was cancelled as it began goes on.
