@@ -102,9 +102,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, ApiError> {
         .to_str()
         .ok()
         .and_then(|id| id.split_once('.'))
-        .and_then(|(sequence, line)| Some((sequence.parse().ok()?, line.parse().ok()?)))
-        // Both are counted from 1.
-        .filter(|(sequence, line)| *sequence > 0 && *line > 0);
+        .and_then(|(sequence, line)| Some((sequence.parse().ok()?, line.parse().ok()?)));
     let wrong = || ApiError::malformed("Last-Event-ID: is not the id of an event of a stream, such as 1207.3");
     position.map(Some).ok_or_else(wrong)
 }
@@ -164,7 +162,7 @@ mod tests {
         };
         assert_eq!(last_event_id(&HeaderMap::new()).unwrap(), None);
         assert_eq!((read("").unwrap(), read("1207.3").unwrap()), (None, Some((1_207, 3))));
-        for wrong in ["7", "7.", ".3", "a.b", "-1.2", "7.3.1", "7.99999999999", " ", "0.1", "7.0"] {
+        for wrong in ["7", "7.", ".3", "a.b", "-1.2", "7.3.1", "7.99999999999", " "] {
             let error = read(wrong).unwrap_err();
             assert!(error.code == 400 && error.message.starts_with("Last-Event-ID: "), "{wrong:?}: {error}");
         }

@@ -67,8 +67,8 @@ fn a_retry_is_shown_with_what_it_waited_for_and_when_it_comes() {
 #[test]
 fn a_command_names_the_tenant_of_the_run() {
     let facts = facts("retrying", &json!({"tenant": "acme", "attempt": 1, "run_at": at("20:06")}), &[]);
-    let said = facts.summary();
-    assert_eq!(said.last().unwrap(), "longshore --tenant acme runs run-now main-p5-7 starts it at once.");
+    let command = "longshore --tenant acme runs run-now main-p5-7 starts it at once.";
+    assert!(facts.summary().iter().any(|said| said == command), "{:?}", facts.summary());
 }
 
 #[test]
