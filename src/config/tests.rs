@@ -781,7 +781,7 @@ fn the_keys_of_tokens_stand_beside_the_configuration_file() {
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, r#"{"keys":[]}"#).unwrap();
     let text = "[http.jwt]\nissuer = 'i'\naudience = 'a'\njwks_file = 'jwks.json'\n".to_owned();
-    let source = Source { path: folder.path().join("longshore.toml"), text };
+    let source = Source::new(folder.path().join("longshore.toml"), text);
     let loaded = Configuration::from_parts(Some(source), std::iter::empty(), &handlers());
     assert_eq!(loaded.unwrap().http.jwt.and_then(|jwt| jwt.file), Some(file));
 }
