@@ -24,8 +24,8 @@ struct Mail {
 }
 
 /// A mail server on loopback. What it answers follows from addresses: `later@` is put off, `once@` the first time
-/// only, `never@` refused, and `closing@` ends the session; of a sender `full@` and `spam@` it refuses the e-mail, `cut@`
-/// loses the connection within it, `hang@` gets no answer, `stays@` none to its goodbye.
+/// only, `never@` refused, and `closing@` ends the session; of a sender `full@` and `spam@` it refuses the e-mail,
+/// `cut@` loses the connection within it, `hang@` gets no answer, `stays@` none to its goodbye.
 #[derive(Clone)]
 struct MailServer {
     port: u16,

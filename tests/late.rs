@@ -138,8 +138,8 @@ async fn a_detached_attempt_lasts_as_long_as_its_worker_gives_signs() {
     assert_eq!(world.wait("gone").await.state, "cancelled");
 }
 
-/// Given an attempt that was ended while its queue is paused, when its run is cancelled by its id, by a filter, and by a
-/// purge of the queue, then it is spared, and ends as the call said that was answered first.
+/// Given an attempt that was ended while its queue is paused, when its run is cancelled by its id, by a filter, and by
+/// a purge of the queue, then it is spared, and ends as the call said that was answered first.
 #[tokio::test]
 async fn an_end_that_was_answered_counts_whatever_is_cancelled() {
     let world = world().await;

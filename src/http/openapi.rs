@@ -50,7 +50,7 @@ pub(super) fn document(http: &Http) -> Value {
         "servers": [{"url": if http.base_path.is_empty() { "/" } else { http.base_path.as_str() }}],
         "paths": of.paths,
         "components": {
-            "schemas": redactable(of.generator.take_definitions(true)),
+            "schemas": of.generator.take_definitions(true),
             "responses": {"Problem": problem()},
             "headers": {
                 "RequestId": {"description": "The client's own, or a new one.", "schema": {"type": "string"}},
@@ -59,6 +59,11 @@ pub(super) fn document(http: &Http) -> Value {
             },
         },
     });
+    // Only HTTP leaves something out of an answer, and says so.
+    for name in ["Record", "DeadLetter", "ScheduleStatus"] {
+        let redacted = json!({"type": "boolean", "description": "Its type hides the rest."});
+        document["components"]["schemas"][name]["properties"]["redacted"] = redacted;
+    }
     if http.auth == Auth::Keys {
         document["components"]["securitySchemes"] = json!({
             "key": {"type": "http", "scheme": "bearer", "description": "A key, `ls_<id>_<secret>`."},
@@ -198,10 +203,8 @@ impl Document {
             header("Idempotency-Key", "The field `idempotency_key`."),
             header("Prefer", "`wait=N`, at most 60: the run once it has ended, or after N seconds; `respond-async`."),
         ];
-        let submits = |id, summary| Operation {
-            errors: vec![422],
-            ..Operation::new(id, summary, Some((&[Scope::Submit], false)))
-        };
+        let needs: Option<(&'static [Scope], bool)> = Some((&[Scope::Submit], false));
+        let submits = |id, summary| Operation { errors: vec![422], ..Operation::new(id, summary, needs) };
         let mut by_json = of_one(&[&answers]);
         by_json[0].1["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
         self.add(
@@ -358,14 +361,6 @@ impl Document {
         let name = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next());
         name.and_then(|name| self.generator.definitions().get(name)).unwrap_or(schema).clone()
     }
-}
-
-/// Adds what stands in place of what is left out of an answer: only HTTP leaves it out.
-fn redactable(mut schemas: Fields) -> Fields {
-    for name in ["Record", "DeadLetter", "ScheduleStatus"] {
-        schemas[name]["properties"]["redacted"] = json!({"type": "boolean", "description": "Its type hides the rest."});
-    }
-    schemas
 }
 
 /// The fields of a request at a route: those that stand in its path, and the others.

@@ -26,12 +26,12 @@ for group in $list; do kill -s KILL -- "-$group"; done
 "#;
 
 /// The `sh`, once there was a command, and the groups on its list.
-struct Watch {
+struct WatchingShell {
     shell: Option<Child>,
     groups: BTreeSet<i32>,
 }
 
-static WATCH: Mutex<Watch> = Mutex::new(Watch { shell: None, groups: BTreeSet::new() });
+static WATCH: Mutex<WatchingShell> = Mutex::new(WatchingShell { shell: None, groups: BTreeSet::new() });
 
 /// A command's process group. Dropped, it is killed: whatever of it is left.
 #[derive(Debug)]

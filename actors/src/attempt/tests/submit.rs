@@ -157,8 +157,8 @@ fn a_key_is_claimed_before_the_record_and_both_are_marked_once_the_job_is_durabl
     assert!(run.published && run.key_claimed_ms == Some(3_600_000) && !run.seal.is_empty());
 }
 
-/// Given the record of a run that has ended, when a job of that id is submitted over it, now or later, then it has a run
-/// of its own; without that, or once the record has changed, the answer is the run that is there.
+/// Given the record of a run that has ended, when a job of that id is submitted over it, now or later, then it has a
+/// run of its own; without that, or once the record has changed, the answer is the run that is there.
 #[test]
 fn a_run_that_has_ended_makes_way_for_a_job_that_is_submitted_over_it() {
     for due in [None, Some(at(99_000))] {
