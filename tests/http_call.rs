@@ -353,7 +353,7 @@ async fn redirects_are_followed_only_as_far_as_they_may() {
     assert!(end == "retryable" && text.contains("303"), "{text}");
     let inside = service.url("/redirect/307/").replace("127.0.0.1", "localhost") + "http://[::1]:1/";
     let (end, text) = end_of(&world, "two", get(&inside)).await;
-    let refused = "the service redirects to [::1]: [::1] is not globally routable, and is not on the allow list";
+    let refused = "the service redirects to [::1]: ::1 is not globally routable, and is not on the allow list";
     assert_eq!((end.as_str(), text.as_str()), ("permanent", refused));
     let (end, text) = end_of(&world, "two", get(&service.url("/redirect/307/http://u:p@127.0.0.1/"))).await;
     let refused = "the service redirects to 127.0.0.1: has a user or password";

@@ -274,9 +274,11 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
             no_handler(&api.routing, run, since)
         }
         DeferReason::Held => {
-            // Another node than the one that holds the job does not know its limit key.
-            let kind = api.waiting.kind_of(run);
-            let until = kind.and_then(|of| api.limits.held_until(&of.tenant, &of.job_type, &of.key));
+            let until = match api.waiting.kind_of(run) {
+                Some(of) => api.limits.held_until(&of.tenant, &of.job_type, &of.key),
+                // It is parked, or at another node.
+                None => api.limits.only_hold(&run.tenant, &run.job_type),
+            };
             for_reason(run, reason, until.or(at))
         }
         DeferReason::BreakerOpen => breaker(api, run).unwrap_or_else(|| for_reason(run, reason, at)),

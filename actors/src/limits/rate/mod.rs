@@ -382,6 +382,15 @@ impl Limits {
         holds.get(&what).copied().filter(|until| *until > now())
     }
 
+    /// Until when a job of the type is held whose key is not known here: if there is one hold of the type alone.
+    pub(crate) fn only_hold(&self, tenant: &Tenant, job_type: &JobType) -> Option<Timestamp> {
+        let (of_tenant, of_type) = (format_smolstr!("{tenant}."), format_smolstr!(".type.{job_type}"));
+        let holds = self.holds.lock().unpoisoned();
+        let of_both = holds.iter().filter(|(what, _)| what.starts_with(&*of_tenant) && what.ends_with(&*of_type));
+        let mut ends = of_both.map(|(_, until)| *until).filter(|until| *until > now());
+        ends.next().filter(|_| ends.next().is_none())
+    }
+
     /// What a handler of such a job holds: its key or, without one, its type, for its tenant. A type that shares a
     /// limit holds the key for all types that share it.
     pub(crate) fn scope_of_hold(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> SmolStr {

@@ -172,6 +172,10 @@ fn a_hold_stops_its_key_or_its_type_for_its_tenant() {
         &KindKey::of_limit_key(Some("k")),
     );
     assert!(kept.unwrap() > until, "the longer hold counts");
+    let only = |tenant: &str| limits.only_hold(&Tenant::parse(tenant).unwrap(), &JobType::parse("free").unwrap());
+    assert_eq!((only("t"), only("u")), (kept, None), "of a job whose key is not known");
+    limits.hold(&job("t", "free", None), Duration::from_secs(60));
+    assert_eq!(only("t"), None, "which of two is not known");
 }
 
 /// Given holds that are to be announced, when the write of one fails, then it is to be announced again, unless it is
