@@ -80,9 +80,7 @@ impl Readiness {
         if self.health.records_full.get() {
             reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
         }
-        if self.health.server_full.get() {
-            reasons.push(SERVER_FULL.to_owned());
-        }
+        reasons.extend(self.health.server_full.get().then(|| SERVER_FULL.to_owned()));
         let unanswered = self.backbone.unanswered();
         if !unanswered.is_empty() {
             reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
